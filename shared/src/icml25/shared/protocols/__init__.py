@@ -1,0 +1,1 @@
+"""Evaluation procedures that several packages share: numpy in, floats out."""
