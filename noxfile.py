@@ -103,9 +103,8 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def workflows(session: nox.Session) -> None:
-    """actionlint and zizmor over the GitHub workflows."""
+    """zizmor over the GitHub workflows."""
     _sync(session, "--only-group", "workflows")
-    session.run("actionlint", *map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
     session.run("zizmor", "--offline", "--quiet", ".github/workflows")
 
 

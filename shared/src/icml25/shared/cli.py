@@ -64,8 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="instead of the budget's own seeds")
     run.add_argument(
-        "--solvers", nargs="+", default=[], metavar="SOLVER", help='only these, such as "Joker[loss=hinge]"'
+        "--solvers", nargs="+", default=[], metavar="SOLVER", help='only these, such as "Name[parameter=value]"'
     )
+    run.add_argument("--no-baselines", action="store_true", help="only the packages' own solvers")
     run.add_argument("--parallel-config", type=Path, metavar="FILE", help="benchopt's YAML file for Dask or SLURM")
     run.add_argument(
         "--write", action="store_true", help="store results/quick.json and the README's claims table (checkout)"
@@ -99,11 +100,15 @@ def _list(_: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     budget = arguments.budget or ("quick" if arguments.names else "smoke")
-    groups = engine.plan(arguments.names, budget, arguments.seeds, arguments.solvers)
+    groups = engine.plan(
+        arguments.names, budget, arguments.seeds, arguments.solvers, baselines=not arguments.no_baselines
+    )
     packages = sorted({group.package for group in groups} - {engine.BASELINES})
-    if arguments.write and (budget != "quick" or arguments.seeds or arguments.solvers):
+    if arguments.write and (
+        budget != "quick" or arguments.seeds or arguments.solvers or arguments.no_baselines
+    ):
         raise engine.SelectionError(
-            "--write stores a whole quick run: leave out --seeds and --solvers, and use --budget quick"
+            "--write stores a whole quick run; leave out --seeds, --solvers and --no-baselines, and take --budget quick"
         )
     if arguments.parallel_config and not arguments.parallel_config.is_file():
         raise engine.SelectionError(f"--parallel-config {arguments.parallel_config} is not a file")

@@ -106,7 +106,11 @@ def cache_folder() -> Path:
 
 
 def plan(
-    names: Sequence[str] = (), budget: str = "smoke", seeds: Sequence[int] | None = None, solvers: Sequence[str] = ()
+    names: Sequence[str] = (),
+    budget: str = "smoke",
+    seeds: Sequence[int] | None = None,
+    solvers: Sequence[str] = (),
+    baselines: bool = True,
 ) -> list[Group]:
     """Groups to run for packages and tracks by name; for all of them without names.
 
@@ -115,7 +119,8 @@ def plan(
     names : packages (their tracks, with the tracks' baselines) and tracks (with all packages on them).
     budget : "smoke", "quick" or "paper".
     seeds : instead of the budget's own.
-    solvers : keep only these solvers, by name with optional parameters (``"Joker[loss=hinge]"``).
+    solvers : keep only these solvers, by name with optional parameters in brackets.
+    baselines : whether the tracks' own solvers run too.
 
     Raises
     ------
@@ -134,7 +139,7 @@ def plan(
         if budget not in track.budgets:
             raise SelectionError(f"track {track.name} has no budget {budget!r}; it has {', '.join(track.budgets)}")
         settings: Budget = track.budgets[budget]
-        files = {BASELINES: track.baselines} | {m.name: [m.solvers[track.name]] for m in packages}
+        files = ({BASELINES: track.baselines} if baselines else {}) | {m.name: [m.solvers[track.name]] for m in packages}
         for package, paths in files.items():
             patterns = tuple(_select(paths, solvers)) if solvers else tuple(map(str, paths))
             if patterns:
