@@ -48,7 +48,11 @@ class Package:
     @property
     def core(self) -> list[Path]:
         """All modules but the solver and a track of its own."""
-        return [p for p in self.source.rglob("*.py") if p.name != "bench.py" and "track" not in p.parts and "bench" not in p.parts]
+        return [
+            p
+            for p in self.source.rglob("*.py")
+            if p.name != "bench.py" and "track" not in p.parts and "bench" not in p.parts
+        ]
 
 
 def packages() -> list[Package]:

@@ -1,18 +1,22 @@
 """What every package owes: names, metadata, README, claims, and a core that stands alone."""
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Package, packages
+from packaging.requirements import Requirement
+
 from icml25.shared import registry
 from icml25.shared.claims import read_claims, render_table
 from icml25.shared.engine import _solver_name
-from packaging.requirements import Requirement
 
 SECTIONS = ["Install", "Use", "When not to use it", "Claims", "Speed and memory", "Differences", "Citation"]
 # What a core must not pull in at import: benchmark tools, and the other backend.
@@ -38,7 +42,7 @@ def test_metadata(package: Package) -> None:
     assert project["readme"] == "README.md"
     assert project["description"].endswith("(ICML 2025)")
     assert project["urls"]["Paper"].startswith("https://")
-    for text in [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]:
+    for text in chain(project["dependencies"], *project["optional-dependencies"].values()):
         operators = {specifier.operator for specifier in Requirement(text).specifier}
         assert operators <= {">="}, f"{text}: lower bounds only"
         assert operators, f"{text}: a lower bound is missing"
@@ -115,12 +119,26 @@ def test_core_import_is_light(package: Package) -> None:
 
 
 @every_package
+def test_public_callables_are_documented(package: Package) -> None:
+    module = importlib.import_module(f"icml25.{package.module}")
+    for name in module.__all__:
+        item = getattr(module, name)
+        if not callable(item):
+            continue
+        assert inspect.getdoc(item), f"{name} has no docstring"
+        if inspect.isclass(item):
+            own = {key: value for key, value in vars(item).items() if not key.startswith("_") and callable(value)}
+            for key in own:
+                assert inspect.getdoc(getattr(item, key)), f"{name}.{key} has no docstring"
+
+
+@every_package
 def test_no_unsafe_loading(package: Package) -> None:
     for path in package.source.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 call, keywords = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
-                where = f"{path}:{node.lineno}"
+                where = f"{path}: {ast.unparse(node)}"
                 assert call not in ("eval", "exec", "pickle.load", "pickle.loads", "joblib.load"), where
                 assert call != "torch.load" or keywords.get("weights_only") == "True", where
                 assert keywords.get("allow_pickle", "False") == "False", where
@@ -155,4 +173,6 @@ def test_shared_names_no_method_and_no_backend() -> None:
             elif isinstance(node, ast.ImportFrom):
                 modules = [node.module or ""]
             for module in modules:
-                assert not re.fullmatch(rf"(torch|jax|flax|optax|icml25\.({methods}))(\..*)?", module), f"{path}: {module}"
+                assert not re.fullmatch(rf"(torch|jax|flax|optax|icml25\.({methods}))(\..*)?", module), (
+                    f"{path}: {module}"
+                )

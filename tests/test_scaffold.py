@@ -20,11 +20,13 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_lint_and_format(package: Package) -> None:
     config = ["--config", str(ROOT / "pyproject.toml")]
     for command in (["check"], ["format", "--check"]):
-        done = subprocess.run(["ruff", *command, *config, str(package.folder)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["ruff", *command, *config, str(package.folder)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout
 
 
-def test_contract(package: Package) -> None:
+def test_it_meets_the_contract(package: Package) -> None:
     test_contract.test_one_name(package)
     test_contract.test_metadata(package)
     test_contract.test_readme_sections(package)
@@ -35,7 +37,7 @@ def test_contract(package: Package) -> None:
 
 
 def test_only_the_missing_method_fails(package: Package, tmp_path: Path) -> None:
-    if "numpy>=1.26" != package.project["dependencies"][0]:
+    if package.project["dependencies"][0] != "numpy>=1.26":
         pytest.skip("the same for all backends; run for one")
     target = tmp_path / "site"
     install = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(package.folder)]

@@ -266,7 +266,7 @@ def evaluate(claim: Claim, table: pd.DataFrame | None, higher_is_better: bool) -
         return Verdict(claim, "not shown", f"the results have no column {claim.metric}")
     comparisons = []
     for dataset in claim.datasets:
-        rows = table[_matches(table, "dataset", dataset)]
+        rows = table.loc[_matches(table, "dataset", dataset)]
         for method in claim.methods:
             candidates = _by_solver(rows, method, claim.metric)
             if len(candidates) != 1:
@@ -292,7 +292,7 @@ def _matches(table: pd.DataFrame, kind: str, selector: str) -> pd.Series:
     match = _SELECTOR.fullmatch(selector)
     if match is None:
         raise ClaimError(f"{selector!r} is not a name with optional [parameter=value, ...]")
-    names = table[f"{kind}_name"].str.partition("[")[0].str.casefold()
+    names = table[f"{kind}_name"].str.split("[").str[0].str.casefold()
     keep = names == match[1].casefold()
     for pair in filter(None, (match[2] or "").split(",")):
         key, _, value = (part.strip() for part in pair.partition("="))
@@ -304,16 +304,16 @@ def _matches(table: pd.DataFrame, kind: str, selector: str) -> pd.Series:
 def _plain(value: Any) -> str:
     """Parameter values as text: 60000, 60000.0 and "60000" are one (tables turn integers into floats)."""
     try:
-        return f"{float(value):g}" if not isinstance(value, bool) else str(value)
+        return str(value) if isinstance(value, bool) else repr(float(value))
     except (TypeError, ValueError):
         return str(value)
 
 
 def _by_solver(rows: pd.DataFrame, selector: str, metric: str) -> dict[str, pd.Series]:
     """Values by seed of each matching solver variant."""
-    rows = rows[_matches(rows, "solver", selector)].dropna(subset=[metric])
+    rows = rows.loc[_matches(rows, "solver", selector) & rows[metric].notna()]
     return {
-        str(solver): group.set_index("p_obj_seed")[metric].astype(float).sort_index()
+        str(solver): pd.Series(group[metric].to_numpy(float), index=group["p_obj_seed"].to_numpy()).sort_index()
         for solver, group in rows.groupby("solver_name")
     }
 

@@ -104,9 +104,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.names, budget, arguments.seeds, arguments.solvers, baselines=not arguments.no_baselines
     )
     packages = sorted({group.package for group in groups} - {engine.BASELINES})
-    if arguments.write and (
-        budget != "quick" or arguments.seeds or arguments.solvers or arguments.no_baselines
-    ):
+    if arguments.write and (budget != "quick" or arguments.seeds or arguments.solvers or arguments.no_baselines):
         raise engine.SelectionError(
             "--write stores a whole quick run; leave out --seeds, --solvers and --no-baselines, and take --budget quick"
         )

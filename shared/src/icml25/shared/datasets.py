@@ -15,7 +15,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.metadata
-import io
 import logging
 import os
 from collections.abc import Callable
@@ -204,10 +203,10 @@ def _download(file: _File, target: Path) -> Path:
     return target
 
 
-def _resuming_downloader(part: Path) -> Callable[[str, str | io.IOBase, Any], None]:
+def _resuming_downloader(part: Path) -> Any:
     """A pooch downloader that goes on from the bytes of an earlier, interrupted download and shows progress."""
 
-    def download(url: str, output: str | io.IOBase, _: Any) -> None:
+    def download(url: str, output: str, _: Any) -> None:
         import requests
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -227,7 +226,7 @@ def _resuming_downloader(part: Path) -> Callable[[str, str | io.IOBase, Any], No
                 for chunk in response.iter_content(2**16):
                     stream.write(chunk)
                     progress.advance(task, len(chunk))
-        part.replace(str(output))
+        part.replace(output)
         return None
 
     return download
@@ -300,7 +299,7 @@ def _flights(
     frame = pd.read_csv(path, compression=compression, usecols=columns).dropna(ignore_index=True)
     frame = frame.iloc[_sample(n, len(frame), "flights")].reset_index(drop=True)
     dates = pd.to_datetime(pd.DataFrame({"year": 2013, "month": frame["month"], "day": frame["day"]}))
-    features = frame[["month", "day", "hour", "minute", "distance"]].assign(weekday=dates.dt.weekday)
+    features = frame[["month", "day", "hour", "minute", "distance"]].assign(weekday=dates.dt.day_of_week)
     if target == "arr_delay":
         features["dep_delay"] = frame["dep_delay"]
     for origin in ("EWR", "JFK", "LGA"):
@@ -348,10 +347,10 @@ def _digits_views() -> MultiViewDataset:
     from scipy.fft import dctn
     from sklearn.datasets import load_digits
 
-    images, y = load_digits(return_X_y=True)
-    images = images.reshape(-1, 8, 8)
+    digits: Any = load_digits()
+    images, y = digits.images, digits.target
     blocks = images.reshape(-1, 4, 2, 4, 2)
-    spectrum = dctn(images, axes=(1, 2), norm="ortho")[:, :4, :4]
+    spectrum = np.asarray(dctn(images, axes=(1, 2), norm="ortho"))[:, :4, :4]
     views = {
         "rows": np.concatenate([images.mean(axis=2), images.std(axis=2)], axis=1),
         "columns": np.concatenate([images.mean(axis=1), images.std(axis=1)], axis=1),

@@ -139,7 +139,9 @@ def plan(
         if budget not in track.budgets:
             raise SelectionError(f"track {track.name} has no budget {budget!r}; it has {', '.join(track.budgets)}")
         settings: Budget = track.budgets[budget]
-        files = ({BASELINES: track.baselines} if baselines else {}) | {m.name: [m.solvers[track.name]] for m in packages}
+        files = ({BASELINES: track.baselines} if baselines else {}) | {
+            m.name: [m.solvers[track.name]] for m in packages
+        }
         for package, paths in files.items():
             patterns = tuple(_select(paths, solvers)) if solvers else tuple(map(str, paths))
             if patterns:

@@ -72,7 +72,7 @@ def boards(tables: Mapping[str, pd.DataFrame]) -> list[Board]:
     for name, table in tables.items():
         track = registry.tracks()[name]
         for dataset, rows in table.groupby("dataset_name"):
-            metrics = tuple(m for c, m in track.metrics.items() if c in rows and rows[c].notna().any())
+            metrics = tuple(m for c, m in track.metrics.items() if c in rows and bool(rows[c].notna().to_numpy().any()))
             lines = {
                 str(solver): {
                     m.column: Cell(*interval(values.tolist()))
@@ -185,7 +185,12 @@ def _figure(board: Board) -> str:
     if not metrics:
         return ""
     names = [name for name, _ in board.rows][::-1]
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "svg.hashsalt": board.dataset}
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "svg.hashsalt": board.dataset,
+    }
     with plt.rc_context(style):
         figure, axes = plt.subplots(
             1, len(metrics), figsize=(7.2, 0.6 + 0.26 * len(names)), sharey=True, squeeze=False, layout="constrained"

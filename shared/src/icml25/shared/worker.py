@@ -29,9 +29,11 @@ class Terminal(TerminalOutput):
 
     tell: ClassVar[Callable[..., None] | None] = None  # set in the process that collects the results, and only there
 
-    def show_status(self, status: str, reason: Any = None, cached: bool = False, **kind: Any) -> None:
+    def show_status(
+        self, status: str, reason: Any = None, dataset: bool = False, objective: bool = False, cached: bool = False
+    ) -> None:
         """Called by benchopt as a unit ends."""
-        super().show_status(status, reason=reason, cached=cached, **kind)
+        super().show_status(status, reason=reason, dataset=dataset, objective=objective, cached=cached)
         if Terminal.tell is not None:
             key = {"dataset": str(self.dataset), "objective": str(self.objective), "solver": str(self.solver)}
             Terminal.tell("unit", unit={**key, "status": status, "cached": cached, "reason": str(reason or "")})
