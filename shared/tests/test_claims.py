@@ -172,7 +172,7 @@ def test_interval_is_students() -> None:
 
 
 def test_interval_covers_the_mean_as_often_as_it_says() -> None:
-    draws = np.random.default_rng(0).normal(size=(4000, 3))
+    draws = np.random.default_rng(0).normal(size=(4000, 3)).tolist()
     covered = np.mean([low <= 0 <= high for _, low, high in map(interval, draws)])
     assert abs(covered - 0.95) < 0.015
 

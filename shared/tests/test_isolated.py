@@ -65,7 +65,7 @@ def test_failures_are_told(file: Path) -> None:
         measure(file, "dies", {})
     start = time.monotonic()
     with pytest.raises(MeasurementError, match="time limit of 1 s"):
-        measure(file, "fill", {"x": np.ones(1)}, {"mb": 1, "seconds": 60}, timeout=1)
+        measure(file, "fill", {"x": np.ones(1)}, {"mb": 1, "seconds": 60}, timeout=1.0)
     assert time.monotonic() - start < 30
     with pytest.raises(TypeError, match=r"arrays\['x'\] has dtype object"):
         measure(file, "fill", {"x": np.array([None])})

@@ -215,13 +215,13 @@ def _print_boards(found: Sequence[report.Board]) -> None:
     for board in found:
         table = Table(title=f"{board.track.title}: {board.dataset}", title_justify="left", title_style="bold")
         table.add_column("solver", overflow="fold")
-        for metric in board.metrics:
+        metrics = [metric for metric in board.metrics if not metric.detail]
+        for metric in metrics:
             arrow = "↑" if metric.higher_is_better else "↓"
             table.add_column(f"{metric.label}{f' ({metric.unit})' if metric.unit else ''} {arrow}", justify="right")
         for solver, cells in board.rows:
             styled = [
-                Text(str(cells.get(m.column, "-")), style="bold" if board.best(m) == solver else "")
-                for m in board.metrics
+                Text(str(cells.get(m.column, "-")), style="bold" if board.best(m) == solver else "") for m in metrics
             ]
             table.add_row(Text(solver), *styled)
         console.print(table)

@@ -54,12 +54,13 @@ class Method:
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of a track's result table."""
+    """A column of a track's result table; a detail is shown in the report, but not in the terminal."""
 
     column: str
     label: str
     direction: str
     unit: str = ""
+    detail: bool = False
 
     @property
     def higher_is_better(self) -> bool:
