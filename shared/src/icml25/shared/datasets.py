@@ -278,8 +278,8 @@ def _friedman1(n: int = 1000, seed: int = 0) -> Dataset:
 
 def _flights(
     n: int = 60_000,
-    target: Literal["arr_delay", "delayed"] = "arr_delay",
-    source: Literal["package", "folder"] = "package",
+    target: str = "arr_delay",
+    source: str = "package",
 ) -> Dataset:
     """Flights from New York in 2013: arrival delay in minutes, or whether it exceeds 15 minutes.
 
@@ -323,7 +323,7 @@ def _higgs_sample() -> Dataset:
 _HANDWRITTEN_VIEWS = ("pix", "fou", "fac", "zer", "kar", "mor")
 
 
-def _handwritten(source: Literal["package", "folder"] = "package") -> MultiViewDataset:
+def _handwritten(source: str = "package") -> MultiViewDataset:
     """UCI Multiple Features: 2,000 handwritten digits in six views, in the order of the multi-view literature."""
     if source == "folder":
         with np.load(fetch("multiview/uci_mfeat.npz")) as stored:
