@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import packages
+
 from icml25.shared import registry
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -65,7 +66,9 @@ def test_again_computes_nothing(smoke: tuple[Run, str]) -> None:
 
 
 def test_list_names_every_package() -> None:
-    done = subprocess.run(["icml25", "list"], capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"})
+    done = subprocess.run(
+        ["icml25", "list"], capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"}
+    )
     for package in packages():
         assert re.search(rf"│ {package.name} +│ (torch|jax|numpy) ", done.stdout)
 
@@ -92,7 +95,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
 def test_report_opens_without_errors_and_without_network(smoke: tuple[Run, str], browser, width: int) -> None:
     run, _ = smoke
     browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
     )
     browser.get_log("performance")
     browser.get(run.report.as_uri())
