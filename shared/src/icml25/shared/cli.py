@@ -141,25 +141,35 @@ def _run(arguments: argparse.Namespace) -> int:
             progress.advance(whole)
     seconds = time.perf_counter() - start
 
+    tables = {budget: report.read_results(results, budget)}
+    judged = report.verdicts(packages, tables)
     failures = _save_failures(outcomes, folder)
+    failures += [
+        {"what": f"{name}: claims", "reason": error, "file": "", "traceback": error}
+        for name, error in judged.errors.items()
+    ]
     _merge_run(
         folder / "run.json", run | {"budget": budget, "seconds": round(seconds, 1), "failures": failures}, packages
     )
-    tables = {budget: report.read_results(results, budget)}
     shown = {group.track.name for group in groups}
     _print_boards(report.boards({name: table for name, table in tables[budget].items() if name in shown}))
-    found = report.verdicts(packages, tables)
-    _print_claims(found)
+    _print_claims({name: [v for v in found if v.claim.budget == budget] for name, found in judged.verdicts.items()})
+    other = sum(v.claim.budget != budget for found in judged.verdicts.values() for v in found)
+    if other:
+        console.print(
+            f"{other} more claims need another budget; `icml25 run NAME` takes the quick one", highlight=False
+        )
     computed = sum(not unit.cached for outcome in outcomes for unit in outcome.units)
     console.print(
         f"{computed} units computed, {sum(len(o.units) for o in outcomes) - computed} from the cache, {seconds:.0f} s"
     )
     console.print(f"Report: {report.write_report(results, results / 'report.html')}", highlight=False, soft_wrap=True)
     if arguments.write:
-        for name in packages:
-            _write_results(name, found[name], run | {"budget": budget}, tables[budget])
+        for name in judged.verdicts:
+            _write_results(name, judged.verdicts[name], run | {"budget": budget}, tables[budget])
     for failure in failures:
-        print(f"failed: {failure['what']}: {failure['reason']}; traceback in {failure['file']}", file=sys.stderr)
+        where = f"; traceback in {failure['file']}" if failure["file"] else ""
+        print(f"failed: {failure['what']}: {failure['reason']}{where}", file=sys.stderr)
     return 1 if failures else 0
 
 
@@ -277,8 +287,11 @@ def _claims(arguments: argparse.Namespace) -> int:
             raise engine.SelectionError(f"{name} is a track; claims belong to packages")
     budgets = [path.name for path in arguments.results.glob("*") if path.is_dir()]
     tables = {budget: report.read_results(arguments.results, budget) for budget in budgets}
-    _print_claims(report.verdicts(names, tables))
-    return 0
+    judged = report.verdicts(names, tables)
+    _print_claims(judged.verdicts)
+    for name, error in judged.errors.items():
+        print(f"failed: {name}: {error}", file=sys.stderr)
+    return 1 if judged.errors else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -165,7 +165,7 @@ def fingerprint(paths: Iterable[Path], distribution: str | None = None) -> str:
 def _locate(package: str) -> Path:
     """Folder of ``icml25.<package>`` without importing it (the namespace spans several places)."""
     for root in importlib.import_module("icml25").__path__:
-        if (folder := Path(root) / package).is_dir():
+        if (folder := Path(root) / package).joinpath("__init__.py").is_file():
             return folder
     raise RegistryError(f"icml25.{package} is registered but its folder is not there; reinstall the package")
 

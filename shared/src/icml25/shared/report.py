@@ -11,17 +11,17 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from icml25.shared import registry
-from icml25.shared.claims import Paper, Verdict, evaluate, interval, read_claims
+from icml25.shared.claims import Claim, ClaimError, Paper, Verdict, evaluate, interval, read_claims
 from icml25.shared.registry import Metric, Track
 
-__all__ = ["Board", "Cell", "boards", "environment", "read_results", "verdicts", "write_report"]
+__all__ = ["Board", "Cell", "Judged", "boards", "environment", "read_results", "verdicts", "write_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -54,6 +54,15 @@ class Board:
         """Name of the solver with the best mean."""
         having = {name: cells[metric.column].mean for name, cells in self.rows if metric.column in cells}
         return (max if metric.higher_is_better else min)(having, key=having.__getitem__)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Papers and verdicts by package, and what is wrong with a claims.toml that cannot be read."""
+
+    papers: dict[str, Paper] = field(default_factory=dict)
+    verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 def read_results(results: Path, budget: str) -> dict[str, pd.DataFrame]:
@@ -94,17 +103,24 @@ def _rank(cells: Mapping[str, Cell], metric: Metric | None) -> float:
     return -cells[metric.column].mean if metric.higher_is_better else cells[metric.column].mean
 
 
-def verdicts(names: Iterable[str], tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> dict[str, list[Verdict]]:
+def verdicts(names: Iterable[str], tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> Judged:
     """Verdicts on the claims of packages, from the result tables by budget and track."""
-    out = {}
+    judged = Judged()
     for name in names:
-        _, claims = read_claims(registry.methods()[name].claims_file)
-        out[name] = []
-        for claim in claims:
-            metric = registry.tracks()[claim.track].metrics.get(claim.metric)
-            table = tables.get(claim.budget, {}).get(claim.track)
-            out[name].append(evaluate(claim, table, metric is None or metric.higher_is_better))
-    return out
+        try:
+            judged.papers[name], claims = read_claims(registry.methods()[name].claims_file)
+            judged.verdicts[name] = [_judge(claim, tables) for claim in claims]
+        except ClaimError as error:
+            judged.errors[name] = str(error)
+    return judged
+
+
+def _judge(claim: Claim, tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> Verdict:
+    if claim.track not in registry.tracks():
+        raise ClaimError(f"claim {claim.id!r}: key 'track': there is no track {claim.track!r}")
+    metric = registry.tracks()[claim.track].metrics.get(claim.metric)
+    table = tables.get(claim.budget, {}).get(claim.track)
+    return evaluate(claim, table, metric is None or metric.higher_is_better)
 
 
 def environment() -> dict[str, Any]:
@@ -162,14 +178,12 @@ def write_report(results: Path, output: Path) -> Path:
     sections = [
         (budget, runs[budget], [(board, _figure(board)) for board in boards(tables[budget])]) for budget in budgets
     ]
-    papers: list[tuple[str, Paper, list[Verdict]]] = [
-        (name, read_claims(registry.methods()[name].claims_file)[0], found)
-        for name, found in verdicts(registry.methods(), tables).items()
-    ]
     environment_ = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    page = environment_.get_template("report.html.j2").render(sections=sections, papers=papers)
+    page = environment_.get_template("report.html.j2").render(
+        sections=sections, judged=verdicts(registry.methods(), tables)
+    )
     output.write_text(page, encoding="utf-8")
     return output
 

@@ -1,0 +1,1 @@
+"""What the baselines of this track share."""
