@@ -1,0 +1,53 @@
+"""The solver of the multi-view track."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.bench
+bench = pytest.importorskip("icml25.fuml.bench", reason="needs the bench extra", exc_type=ImportError)
+
+
+def test_literal_loss_is_the_same_loss():
+    import torch
+
+    from icml25.fuml import FUML, fuml_loss
+
+    class Identity(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    logits = list(torch.randn(4, 20, 5, generator=torch.Generator().manual_seed(0)))
+    y = torch.arange(20) % 5
+    model = FUML([Identity() for _ in logits], 5)
+    torch.testing.assert_close(fuml_loss(model(logits, labels=y), y), bench.literal_loss(logits, y))
+
+
+def test_drf_on_synthetic_views():
+    shares = bench.fusion_of_synthetic_views(0)
+    assert shares["misaligned_least_weight"] >= 0.99
+    assert shares["misaligned_label_kept"] == shares["misaligned_more_uncertain"] == shares["noise_least_weight"] == 1
+
+
+@pytest.mark.parametrize(("fusion", "necessity"), [("drf", True), ("average", True), ("drf", False)])
+def test_solver(fusion, necessity):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    parts = ("train", "normal", "conflict")
+    views = {f"{p}_{v}": (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32) for p in parts for v in range(2)}
+    params = {"fusion": fusion, "necessity": necessity, "budget": "smoke", "seed": 0}
+    out = bench.fit_predict({"y_train": y, **views}, params)
+    assert out["label_normal"].shape == out["uncertainty_conflict"].shape == (60,)
+    assert out["label_orders"].shape == (bench.ORDERS, 60)
+    assert (out["label_orders"] == out["label_conflict"]).all()
+
+
+def test_smoke_benchmark():
+    solver = bench.Solver.get_instance(fusion="drf", necessity=True)
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    view = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
+    solver.set_objective([view, view], y, [view, view], [view, view], 3, "smoke", 0)
+    solver.run(None)
+    result = solver.get_result()
+    assert result["seconds"] > 0
+    assert result["label_normal"].shape == (60,)
