@@ -225,6 +225,8 @@ def run_group(
         "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "agg",
     }
+    if env.get("PYTHONDONTWRITEBYTECODE"):  # every unit starts a process: compile once, in our own folder
+        env |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_folder() / "bytecode")}
     collect = {**job, "collect": True, "parallel_config": None}
     try:
         _run_child(job, env, log, result, on_total, on_unit)

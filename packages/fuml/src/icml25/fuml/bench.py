@@ -10,7 +10,7 @@ from typing import Any
 
 from icml25.shared.isolated import BaseSolver, measure
 
-EPOCHS = {"smoke": 5, "quick": 30, "paper": 500}
+EPOCHS = {"smoke": 20, "quick": 30, "paper": 500}
 ORDERS = 6
 
 

@@ -21,6 +21,7 @@ from icml25.joker.trust_region import minimise_block
 BLOCK_BYTES = 64 << 20  # features of one block held at a time
 CHUNK_BYTES = 4 << 20  # kernel entries computed at a time in exact mode
 RADIUS_FLOOR = 1e-3
+REDUCTION = 0.1  # of a block's projected gradient in one visit: more is undone by the other blocks
 BLOCK_ORDERS = ("permute", "random", "cyclic")
 INITS = ("default", "random")
 Product = Callable[[Tensor], Tensor]
@@ -293,6 +294,7 @@ def descend(
         aggregate.rebuild(alpha)
     edges = np.cumsum([0, *map(len, blocks)]).tolist()
     kkt_tol = max(min(1e-6, tol / 10), 50 * torch.finfo(y.dtype).eps) * (float(y.abs().max()) or 1.0)
+    reduction = REDUCTION if len(blocks) > 1 else 0.0
     begin, steps, tr_iterations, products = time.perf_counter(), epochs * len(blocks), 0, 0
     history: list[dict[str, Any]] = []
     row: dict[str, Any] = {}
@@ -304,8 +306,8 @@ def descend(
             block = slice(edges[i], edges[i + 1])
             u, product = aggregate.open(block, x, expected_products)
             solution = minimise_block(
-                product, u, alpha[block], y[block], loss, C, kkt_tol=kkt_tol, max_iter=max_tr_iter,
-                max_cg_iter=max_cg_iter, freeze_active=freeze_active,
+                product, u, alpha[block], y[block], loss, C, kkt_tol=kkt_tol, reduction=reduction,
+                max_iter=max_tr_iter, max_cg_iter=max_cg_iter, freeze_active=freeze_active,
                 max_radius=max(max_radius * radius_decay ** (steps // radius_decay_every), RADIUS_FLOOR),
             )  # fmt: skip
             aggregate.update(solution.a - alpha[block])

@@ -32,6 +32,7 @@ def minimise_block(
     C: Scalar,
     *,
     kkt_tol: Scalar = 1e-6,
+    reduction: Scalar = 0.0,
     max_radius: Scalar = 64.0,
     max_iter: int = 50,
     max_cg_iter: int = 100,
@@ -47,6 +48,7 @@ def minimise_block(
         loss: the loss; its box bounds the answer.
         C: weight of the loss.
         kkt_tol: stop a column when its projected gradient is at most this.
+        reduction: stop it also when that has fallen to this share of where it began; CG's residual likewise.
         max_radius: cap of the trust radius; the first radius is a quarter of it.
         max_iter: trust-region iterations at most.
         max_cg_iter: conjugate-gradient iterations at most in each.
@@ -70,21 +72,25 @@ def minimise_block(
     answer = a.clone()
     live = torch.arange(a.shape[1], device=a.device)
     radius = a.new_full((a.shape[1],), max_radius / 4)
-    stalled = torch.zeros_like(live, dtype=torch.bool)
+    enough, stalled = torch.zeros_like(radius), torch.zeros_like(live, dtype=torch.bool)
     iterations = products = 0
     for iteration in range(max_iter + 1):
         g = loss.gradient(a, y, C) + u
         free = ~(((a <= lo) & (g > 0)) | ((a >= hi) & (g < 0)))
-        stop = stalled | (torch.where(free, g, 0.0).abs().amax(0) <= kkt_tol)
+        slope = torch.where(free, g, 0.0).abs().amax(0)
+        if iteration == 0:
+            enough = (reduction * slope).clamp_min(kkt_tol)
+        stop = stalled | (slope <= enough)
         if iteration == max_iter or stop.all():
             break
         if stop.any():
             answer[:, live] = a
-            live, a, u, y, lo, hi, g, free, radius = (t[..., ~stop] for t in (live, a, u, y, lo, hi, g, free, radius))
+            state = (live, a, u, y, lo, hi, g, free, radius, enough)
+            live, a, u, y, lo, hi, g, free, radius, enough = (t[..., ~stop] for t in state)
         h = loss.curvature(a, y, C)
         inner = free if freeze_active else torch.ones_like(free)
         s, length, cg_products = truncated_cg(
-            split_product, h, g, inner, lo - a, hi - a, radius, max_cg_iter, follow_box=freeze_active
+            split_product, h, g, inner, lo - a, hi - a, radius, max_cg_iter, max(1e-4, reduction), freeze_active
         )
         Ks = split_product(s)
         iterations += len(live)
@@ -118,11 +124,12 @@ def truncated_cg(
     hi: Matrix,
     radius: Row,
     max_iter: int,
+    tol: Scalar = 1e-4,
     follow_box: bool = True,
 ) -> tuple[Matrix, Row, int]:
     """Minimise g^T s + s^T (K + diag h) s / 2 within the radius and the box, by Steihaug's CG (Alg. 2).
 
-    A column ends on the sphere or at a relative residual of 1e-4. Coordinates that a CG step takes out of the box stop
+    A column ends on the sphere or at a relative residual of ``tol``. Coordinates that a CG step takes out of the box stop
     at its wall, and CG starts again on the others; with ``follow_box=False`` the step is clipped and the column ends, as in
     the paper. Curvature that varies over the rows is preconditioned by D = (1 + h) / (1 + min h), and the sphere is
     ||s||_D = radius; a constant h gives D = 1, which is plain CG.
@@ -134,7 +141,7 @@ def truncated_cg(
     r = torch.where(free, -g, 0.0)
     p, d = torch.zeros_like(g), r / D
     rz = (r * d).sum(0)
-    target = 1e-8 * rz
+    target = tol**2 * rz
     running = rz > 0
     products = 0
     for _ in range(max_iter):

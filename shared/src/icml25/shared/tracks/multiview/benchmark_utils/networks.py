@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-EPOCHS = {"smoke": 5, "quick": 30, "paper": 500}
+EPOCHS = {"smoke": 20, "quick": 30, "paper": 500}
 BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, LAYERS, DROPOUT = 100, 1e-3, 1e-5, 3, 0.1
 ANNEALING_EPOCHS = 50
 ORDERS = 6
