@@ -1,6 +1,11 @@
 """The solver of the multi-view track."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
+import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.bench
@@ -41,13 +46,11 @@ def test_solver(fusion, necessity):
     assert (out["label_orders"] == out["label_conflict"]).all()
 
 
-def test_smoke_benchmark():
-    solver = bench.Solver.get_instance(fusion="drf", necessity=True)
-    rng = np.random.default_rng(0)
-    y = np.arange(60) % 3
-    view = (np.eye(3)[y] + 0.1 * rng.random((60, 3))).astype(np.float32)
-    solver.set_objective([view, view], y, [view, view], [view, view], 3, "smoke", 0)
-    solver.run(None)
-    result = solver.get_result()
-    assert result["seconds"] > 0
-    assert result["label_normal"].shape == (60,)
+def test_smoke_benchmark(tmp_path):
+    command = [sys.executable, "-m", "icml25.shared.cli", "run", "fuml", "--budget", "smoke", "--no-baselines"]
+    environment = os.environ | {"ICML25_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "icml25-results" / "smoke" / "multiview" / "fuml.parquet")
+    assert table["solver_name"].tolist() == ["FUML[fusion=drf,necessity=True]"]
+    assert (table["seconds"] > 0).all() and table["accuracy_normal"].between(0.5, 1).all()

@@ -64,7 +64,7 @@ def conflicting_views(
     n, n_views = len(y), len(views)
     touched = np.zeros((n, n_views), dtype=bool)
     for i in rng.choice(n, size=int(noise_ratio * n), replace=False):
-        for v in rng.choice(n_views, size=rng.integers(n_views), replace=False):
+        for v in rng.choice(n_views, size=rng.integers(n_views), replace=False).tolist():
             out[v][i] += rng.normal(0, sigma, out[v].shape[1])
             touched[i, v] = True
     for i in rng.choice(n, size=int(conflict_ratio * n), replace=False):

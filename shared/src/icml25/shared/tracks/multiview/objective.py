@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 from benchopt import BaseObjective
+from sklearn.model_selection import train_test_split
+
 from icml25.shared.protocols.multiview import (
     accuracy_by_rejection,
     conflicting_views,
@@ -11,7 +13,6 @@ from icml25.shared.protocols.multiview import (
     uncertainty_auroc,
     uncertainty_fpr95,
 )
-from sklearn.model_selection import train_test_split
 
 
 class Objective(BaseObjective):
