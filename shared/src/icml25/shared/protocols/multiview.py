@@ -68,7 +68,7 @@ def conflicting_views(
             out[v][i] += rng.normal(0, sigma, out[v].shape[1])
             touched[i, v] = True
     for i in rng.choice(n, size=int(conflict_ratio * n), replace=False):
-        v = rng.integers(n_views)
+        v = int(rng.integers(n_views))
         out[v][i] = pool[v][rng.choice(np.flatnonzero(pool_labels != y[i]))]
         touched[i, v] = True
     return out, touched
