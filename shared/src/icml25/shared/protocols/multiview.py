@@ -82,7 +82,7 @@ def uncertainty_auroc(normal: np.ndarray, conflict: np.ndarray) -> float:
 def uncertainty_fpr95(normal: np.ndarray, conflict: np.ndarray) -> float:
     """Share of conflicting rows taken for normal at the threshold that keeps 95 % of the normal rows."""
     known = np.r_[np.ones(len(normal)), np.zeros(len(conflict))]
-    fpr, tpr, _ = roc_curve(known, -np.r_[normal, conflict])
+    fpr, tpr, _ = roc_curve(known, -np.r_[normal, conflict], drop_intermediate=False)
     return float(fpr[np.searchsorted(tpr, 0.95)])
 
 
