@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -153,12 +154,11 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     shown = {group.track.name for group in groups}
     _print_boards(report.boards({name: table for name, table in tables[budget].items() if name in shown}))
-    _print_claims({name: [v for v in found if v.claim.budget == budget] for name, found in judged.verdicts.items()})
-    other = sum(v.claim.budget != budget for found in judged.verdicts.values() for v in found)
-    if other:
-        console.print(
-            f"{other} more claims need another budget; `icml25 run NAME` takes the quick one", highlight=False
-        )
+    measured = {name: [v for v in found if v.claim.budget == budget] for name, found in judged.verdicts.items()}
+    if any(measured.values()):
+        _print_claims(measured)
+    else:
+        _print_recorded_claims(judged)
     computed = sum(not unit.cached for outcome in outcomes for unit in outcome.units)
     console.print(
         f"{computed} units computed, {sum(len(o.units) for o in outcomes) - computed} from the cache, {seconds:.0f} s"
@@ -246,6 +246,24 @@ def _print_claims(found: dict[str, list[Verdict]]) -> None:
             table.add_row(name, v.claim.id, Text(measured), verdict)
     if table.row_count:
         console.print(table)
+
+
+def _print_recorded_claims(judged: report.Judged) -> None:
+    """Counts of the verdicts that the packages record, where this budget measures none."""
+    table = Table(
+        "package", *_COLOURS, "measured", title="Claims, as recorded", title_justify="left", title_style="bold"
+    )
+    for name in judged.verdicts:
+        root = registry.methods()[name].checkout
+        file = root / "results" / "quick.json" if root else None
+        if file and file.is_file():
+            recorded = json.loads(file.read_text())
+            counts = Counter(claim["verdict"] for claim in recorded["claims"])
+            table.add_row(name, *(str(counts[verdict]) for verdict in _COLOURS), recorded["date"])
+        else:
+            table.add_row(name, *("-" for _ in _COLOURS), f"icml25 run {name}")
+    console.print(table)
+    console.print("`icml25 run NAME` measures a package's claims at the quick budget", highlight=False)
 
 
 def _write_results(name: str, found: Sequence[Verdict], run: dict[str, Any], tables: dict[str, Any]) -> None:
