@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icml25.shared.claims import ClaimError, Verdict, evaluate, interval, read_claims, render_table
+from icml25.shared.claims import ClaimError, Verdict, evaluate, from_record, interval, read_claims, render_table
 
 PAPER = '[paper]\ntitle = "T"\nauthors = "A"\nvenue = "ICML 2025"\nurl = "https://example.org"\n'
 CLAIM = {
@@ -199,3 +199,13 @@ def test_the_table_shows_value_interval_and_bound(tmp_path: Path) -> None:
         "| `c` | is better (abstract) | difference to Base 0.2033 [0.189, 0.218] (>= 0.1) | quick | **holds** |" in text
     )
     assert "at commit `c`: P, 2 cores, seeds 0, 1, 3 s in all" in text
+
+
+def test_a_record_gives_the_verdict_back_unless_the_claim_changed(tmp_path: Path) -> None:
+    verdict = judge(tmp_path, [0.90, 0.91, 0.93], [0.70, 0.71, 0.72])
+    results = {"claims": [verdict.as_json()], "date": "d", "commit": "c"}
+    again = from_record(verdict.claim, results)
+    assert again is not None
+    assert (again.verdict, again.why, again.comparisons) == ("holds", "recorded on d at c", verdict.comparisons)
+    _, [stricter] = read_claims(write(tmp_path, test="difference >= 0.2"))
+    assert from_record(stricter, results) is None

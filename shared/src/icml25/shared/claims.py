@@ -27,6 +27,7 @@ __all__ = [
     "Paper",
     "Verdict",
     "evaluate",
+    "from_record",
     "interval",
     "read_claims",
     "render_table",
@@ -354,6 +355,27 @@ def _judge(claim: Claim, comparisons: Iterable[Comparison]) -> Verdict:
     if few < 3 and claim.kind != "identity":
         return Verdict(claim, "not shown", f"passes, but on {few} seed(s); 3 are needed", comparisons)
     return Verdict(claim, "holds", "", comparisons)
+
+
+def from_record(claim: Claim, results: Mapping[str, Any]) -> Verdict | None:
+    """The verdict on a claim that ``results/quick.json`` holds, or None when it holds none on this very claim."""
+    for entry in results["claims"]:
+        if entry["id"] == claim.id and entry["threshold"] == [str(test) for test in claim.tests]:
+            measured = tuple(
+                Comparison(
+                    m["dataset"],
+                    m["method"],
+                    m["baseline"] or "",
+                    m["test"],
+                    m["value"],
+                    *m["interval"],
+                    tuple(m["seeds"]),
+                )
+                for m in entry["measured"]
+            )
+            when = f"recorded on {results['date']} at {results['commit']}"
+            return Verdict(claim, entry["verdict"], "; ".join(filter(None, (entry["why"], when))), measured)
+    return None
 
 
 def render_table(results: Mapping[str, Any]) -> str:

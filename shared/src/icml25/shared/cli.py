@@ -254,10 +254,8 @@ def _print_recorded_claims(judged: report.Judged) -> None:
         "package", *_COLOURS, "measured", title="Claims, as recorded", title_justify="left", title_style="bold"
     )
     for name in judged.verdicts:
-        root = registry.methods()[name].checkout
-        file = root / "results" / "quick.json" if root else None
-        if file and file.is_file():
-            recorded = json.loads(file.read_text())
+        recorded = registry.methods()[name].recorded
+        if recorded:
             counts = Counter(claim["verdict"] for claim in recorded["claims"])
             table.add_row(name, *(str(counts[verdict]) for verdict in _COLOURS), recorded["date"])
         else:

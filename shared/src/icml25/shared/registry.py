@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.metadata
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,6 +51,12 @@ class Method:
     def claims_file(self) -> Path:
         """claims.toml, beside the sources in a checkout and inside the package in a wheel."""
         return (self.checkout or self.folder) / "claims.toml"
+
+    @property
+    def recorded(self) -> dict[str, Any] | None:
+        """results/quick.json of a checkout: the claims as the package records them."""
+        file = self.checkout / "results" / "quick.json" if self.checkout else None
+        return json.loads(file.read_text()) if file and file.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from icml25.shared import registry
-from icml25.shared.claims import Claim, ClaimError, Paper, Verdict, evaluate, interval, read_claims
+from icml25.shared.claims import Claim, ClaimError, Paper, Verdict, evaluate, from_record, interval, read_claims
 from icml25.shared.registry import Metric, Track
 
 __all__ = ["Board", "Cell", "Judged", "boards", "environment", "read_results", "verdicts", "write_report"]
@@ -103,13 +103,21 @@ def _rank(cells: Mapping[str, Cell], metric: Metric | None) -> float:
     return -cells[metric.column].mean if metric.higher_is_better else cells[metric.column].mean
 
 
-def verdicts(names: Iterable[str], tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> Judged:
-    """Verdicts on the claims of packages, from the result tables by budget and track."""
+def verdicts(names: Iterable[str], tables: Mapping[str, Mapping[str, pd.DataFrame]], recorded: bool = False) -> Judged:
+    """Verdicts on the claims of packages, from the result tables by budget and track.
+
+    With ``recorded``, a claim whose budget has no results here takes the verdict that its package records, if any.
+    """
     judged = Judged()
     for name in names:
         try:
             judged.papers[name], claims = read_claims(registry.methods()[name].claims_file)
-            judged.verdicts[name] = [_judge(claim, tables) for claim in claims]
+            record = registry.methods()[name].recorded if recorded else None
+            judged.verdicts[name] = [
+                (record and claim.track not in tables.get(claim.budget, {}) and from_record(claim, record))
+                or _judge(claim, tables)
+                for claim in claims
+            ]
         except ClaimError as error:
             judged.errors[name] = str(error)
     return judged
