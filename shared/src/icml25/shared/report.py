@@ -113,21 +113,19 @@ def verdicts(names: Iterable[str], tables: Mapping[str, Mapping[str, pd.DataFram
         try:
             judged.papers[name], claims = read_claims(registry.methods()[name].claims_file)
             record = registry.methods()[name].recorded if recorded else None
-            judged.verdicts[name] = [
-                (record and claim.track not in tables.get(claim.budget, {}) and from_record(claim, record))
-                or _judge(claim, tables)
-                for claim in claims
-            ]
+            judged.verdicts[name] = [_judge(claim, tables, record) for claim in claims]
         except ClaimError as error:
             judged.errors[name] = str(error)
     return judged
 
 
-def _judge(claim: Claim, tables: Mapping[str, Mapping[str, pd.DataFrame]]) -> Verdict:
+def _judge(claim: Claim, tables: Mapping[str, Mapping[str, pd.DataFrame]], record: Mapping[str, Any] | None) -> Verdict:
     if claim.track not in registry.tracks():
         raise ClaimError(f"claim {claim.id!r}: key 'track': there is no track {claim.track!r}")
-    metric = registry.tracks()[claim.track].metrics.get(claim.metric)
     table = tables.get(claim.budget, {}).get(claim.track)
+    if table is None and record is not None and (verdict := from_record(claim, record)):
+        return verdict
+    metric = registry.tracks()[claim.track].metrics.get(claim.metric)
     return evaluate(claim, table, metric is None or metric.higher_is_better)
 
 
