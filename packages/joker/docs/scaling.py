@@ -76,7 +76,9 @@ def main():
             done = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True, check=True)
         results.append(json.loads(done.stdout))
         print(results[-1], flush=True)
-    (HERE / "scaling.json").write_text(json.dumps({"load_average": os.getloadavg()[0], "runs": results}, indent=1) + "\n")
+    (HERE / "scaling.json").write_text(
+        json.dumps({"load_average": os.getloadavg()[0], "runs": results}, indent=1) + "\n"
+    )
     rows = np.array([r["rows"] for r in results])
     figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
     left.plot(rows, [r["seconds"] for r in results], "o-")

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from icml25.joker import Hinge, JokerClassifier, JokerRegressor, solve_dual
-from icml25.joker.rows import RowSource
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.utils.validation import NotFittedError
+
+from icml25.joker import Hinge, JokerClassifier, JokerRegressor, solve_dual
+from icml25.joker.rows import RowSource
 
 X = np.random.default_rng(0).normal(size=(30, 3))
 Y = X[:, 0] + 0.1 * X[:, 1]
@@ -56,13 +57,21 @@ def test_sparse_values_that_are_not_finite():
         ({"tol": 0.0}, ValueError, r"tol must be > 0 and finite, got 0\.0"),
         ({"radius_decay": 1.5}, ValueError, r"radius_decay must be in \(0, 1\] and finite, got 1\.5"),
         ({"radius_decay": 0.0}, ValueError, r"radius_decay must be in \(0, 1\]"),
-        ({"loss": "hinge"}, ValueError, r"loss must be one of \['squared', 'huber', 'epsilon_insensitive'\], got 'hinge'"),
+        (
+            {"loss": "hinge"},
+            ValueError,
+            r"loss must be one of \['squared', 'huber', 'epsilon_insensitive'\], got 'hinge'",
+        ),
         ({"loss": Hinge()}, ValueError, r"loss is for classification, got Hinge\(\) in JokerRegressor"),
         ({"kernel": "poly"}, ValueError, r"kernel must be one of \['rbf', 'laplace', 'student'\], got 'poly'"),
         ({"block_order": "cycle"}, ValueError, "block_order must be one of .*'cyclic'.*, got 'cycle'"),
         ({"init": "zeros"}, ValueError, "init must be one of"),
         ({"dtype": "float16"}, ValueError, r"dtype must be one of \['float32', 'float64'\], got 'float16'"),
-        ({"kernel": lambda x, z: x @ z.T, "n_features": 5}, NotImplementedError, "shift-invariant kernel .* got the callable <function"),
+        (
+            {"kernel": lambda x, z: x @ z.T, "n_features": 5},
+            NotImplementedError,
+            "shift-invariant kernel .* got the callable <function",
+        ),
     ],
     ids=str,
 )
@@ -84,7 +93,9 @@ def test_one_class():
 def test_identical_rows_have_no_width():
     with pytest.raises(ValueError, match="zero spread"):
         JokerRegressor().fit(np.ones((10, 2)), np.arange(10.0))
-    assert JokerRegressor(gamma=1.0).fit(np.ones((10, 2)), np.arange(10.0)).predict(np.ones((1, 2))) == pytest.approx(4.5)
+    assert JokerRegressor(gamma=1.0).fit(np.ones((10, 2)), np.arange(10.0)).predict(np.ones((1, 2))) == pytest.approx(
+        4.5
+    )
 
 
 def test_shapes_and_kinds():

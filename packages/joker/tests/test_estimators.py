@@ -118,7 +118,9 @@ def test_hinge_reaches_a_tiny_gap_in_the_expected_epochs(cancer):
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "epsilon_insensitive", "squared_hinge", "hinge", "logistic"])
 def test_every_loss_certifies_its_gap(loss, cancer, diabetes):
-    kind, data = (JokerRegressor, diabetes) if loss in ("squared", "huber", "epsilon_insensitive") else (JokerClassifier, cancer)
+    kind, data = (
+        (JokerRegressor, diabetes) if loss in ("squared", "huber", "epsilon_insensitive") else (JokerClassifier, cancer)
+    )
     model = kind(loss, block_size=256, tol=5e-3, **EXACT).fit(*data)
     assert 0 <= model.relative_gap_ <= 5e-3
     assert all(row["primal"] >= row["dual"] for row in model.history_)  # weak duality
@@ -216,7 +218,9 @@ def test_the_answer_does_not_depend_on_units(diabetes, n_features):
 def test_float32_agrees_with_float64(some, n_features):
     X, y = some
     options = {"n_features": n_features, "random_state": 0, "tol": 1e-5}
-    values = [JokerClassifier(dtype=d, **options).fit(X + 100, y).decision_function(X + 100) for d in ("float32", "float64")]
+    values = [
+        JokerClassifier(dtype=d, **options).fit(X + 100, y).decision_function(X + 100) for d in ("float32", "float64")
+    ]
     np.testing.assert_allclose(values[0], values[1], atol=1e-3)
 
 
@@ -260,7 +264,9 @@ def test_training_resumes_as_if_uninterrupted(some, n_features, saved, tmp_path)
 @pytest.mark.parametrize("labels", [[0, 1], ["no", "yes"]])
 def test_save_and_load_are_exact(cancer, n_features, labels, tmp_path):
     X, y = cancer
-    model = JokerClassifier(n_features=n_features, random_state=0).fit(X, np.array(labels, dtype=object if "no" in labels else int)[y])
+    model = JokerClassifier(n_features=n_features, random_state=0).fit(
+        X, np.array(labels, dtype=object if "no" in labels else int)[y]
+    )
     model.save(tmp_path / "model.npz")
     for again in (JokerClassifier.load(tmp_path / "model.npz"), pickle.loads(pickle.dumps(model))):
         assert (again.decision_function(X) == model.decision_function(X)).all()
@@ -293,7 +299,9 @@ def test_exact_mode_keeps_a_reference(cancer):
 
 def test_callback_sees_each_check_and_stops(cancer):
     rows = []
-    model = JokerClassifier(block_size=64, tol=1e-9, callback=lambda _, row: rows.append(row) or len(rows) == 3).fit(*cancer)
+    model = JokerClassifier(block_size=64, tol=1e-9, callback=lambda _, row: rows.append(row) or len(rows) == 3).fit(
+        *cancer
+    )
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert model.n_epochs_ == 3
     assert set(rows[0]) == {"epoch", "primal", "dual", "gap", "relative_gap", "seconds", "tr_iterations", "products"}
@@ -390,7 +398,14 @@ def test_a_loss_of_the_user(cancer, gram):
     features = torch.from_numpy(psi(JokerClassifier(n_features=80, random_state=0, max_epochs=200).fit(X, y), X))
     target = torch.from_numpy(2.0 * y - 1)
     result = solve_dual(
-        features @ features.T if gram else features, target, Exponential(), gram=gram, C=0.1, block_size=200, tol=1e-9, max_epochs=300
+        features @ features.T if gram else features,
+        target,
+        Exponential(),
+        gram=gram,
+        C=0.1,
+        block_size=200,
+        tol=1e-9,
+        max_epochs=300,
     )
     assert result.converged
     theta = (features.T @ result.alpha)[:, 0].requires_grad_()
@@ -414,5 +429,7 @@ def test_solve_dual_from_features_and_from_their_gram(diabetes):
     torch.testing.assert_close(from_gram.alpha, exact, rtol=1e-5, atol=1e-6)
     assert from_gram.theta is None
     paused = solve_dual(features, y, "squared", **options | {"max_epochs": 3})
-    resumed = solve_dual(features, y, "squared", **options | {"max_epochs": 4}, alpha=paused.alpha, epochs=paused.epochs)
+    resumed = solve_dual(
+        features, y, "squared", **options | {"max_epochs": 4}, alpha=paused.alpha, epochs=paused.epochs
+    )
     assert (resumed.alpha == solve_dual(features, y, "squared", **options | {"max_epochs": 7}).alpha).all()

@@ -38,7 +38,9 @@ def test_f_is_the_conjugate_of_the_loss(loss, C, target, share):
 def test_the_conjugate_of_the_tube_holds_on_both_sides():
     loss, y = EpsilonInsensitive(0.3), column(0.8)
     for a in (-1.5, -0.2, 0.0, 0.4, 2.0):
-        assert loss.conjugate(column(a), y, 2.0).item() == pytest.approx(by_search(loss, column(a), y, 2.0), abs=STEP * (abs(a) + 2.0))
+        assert loss.conjugate(column(a), y, 2.0).item() == pytest.approx(
+            by_search(loss, column(a), y, 2.0), abs=STEP * (abs(a) + 2.0)
+        )
 
 
 @EACH_LOSS
@@ -86,7 +88,11 @@ def test_boxes(loss, y, lower, upper):
 def test_logistic_stays_finite_at_the_ends_of_its_box(dtype):
     y = torch.tensor([[1.0], [-1.0]], dtype=dtype)
     for a in Logistic().box(y, 128.0):
-        for values in (Logistic().conjugate(a, y, 128.0), Logistic().gradient(a, y, 128.0), Logistic().curvature(a, y, 128.0)):
+        for values in (
+            Logistic().conjugate(a, y, 128.0),
+            Logistic().gradient(a, y, 128.0),
+            Logistic().curvature(a, y, 128.0),
+        ):
             assert torch.isfinite(values).all()
         assert ((a * y > 0) & (a * y < 128)).all()
 

@@ -30,7 +30,9 @@ print(model.n_iter_)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA leaves file mappings out on Linux only")
-@pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(d, marks=pytest.mark.slow) for d in (np.float64, np.int32))])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, *(pytest.param(d, marks=pytest.mark.slow) for d in (np.float64, np.int32))]
+)
 def test_a_file_larger_than_the_memory_allowed_trains(tmp_path, dtype):
     rows = 50_000 if dtype == np.float64 else 100_000
     X = np.lib.format.open_memmap(tmp_path / "X.npy", mode="w+", dtype=dtype, shape=(rows, 128))

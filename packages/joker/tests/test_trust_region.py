@@ -9,7 +9,7 @@ LOSSES = [Squared(), Huber(0.3), EpsilonInsensitive(0.1), SquaredHinge(), Hinge(
 
 def gram(n=40, seed=0):
     x = torch.randn(n, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return torch.exp(-torch.cdist(x, x) ** 2 / 12)
+    return torch.exp(-(torch.cdist(x, x) ** 2) / 12)
 
 
 def targets(loss, n=40, columns=3):
@@ -107,7 +107,7 @@ def test_negative_curvature_goes_to_the_sphere():
 @pytest.mark.parametrize("loss", [SquaredHinge(), Hinge()], ids=["squared_hinge", "hinge"])
 def test_freezing_active_bounds_saves_iterations_and_not_the_answer(loss):
     x = torch.randn(100, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    K, y = torch.exp(-torch.cdist(x, x) ** 2 / 12), x[:, :1].sign()
+    K, y = torch.exp(-(torch.cdist(x, x) ** 2) / 12), x[:, :1].sign()
     zero = torch.zeros_like(y)
     runs = [
         minimise_block(K.__matmul__, zero, zero, y, loss, 10.0, max_iter=2000, kkt_tol=1e-4, freeze_active=freeze)

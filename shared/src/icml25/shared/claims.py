@@ -361,20 +361,13 @@ def from_record(claim: Claim, results: Mapping[str, Any]) -> Verdict | None:
     """The verdict on a claim that ``results/quick.json`` holds, or None when it holds none on this very claim."""
     for entry in results["claims"]:
         if entry["id"] == claim.id and entry["threshold"] == [str(test) for test in claim.tests]:
-            measured = tuple(
-                Comparison(
-                    m["dataset"],
-                    m["method"],
-                    m["baseline"] or "",
-                    m["test"],
-                    m["value"],
-                    *m["interval"],
-                    tuple(m["seeds"]),
-                )
-                for m in entry["measured"]
-            )
+            measured = []
+            for m in entry["measured"]:
+                low, high = m["interval"]
+                of = (m["dataset"], m["method"], m["baseline"] or "", m["test"])
+                measured.append(Comparison(*of, mean=m["value"], low=low, high=high, seeds=tuple(m["seeds"])))
             when = f"recorded on {results['date']} at {results['commit']}"
-            return Verdict(claim, entry["verdict"], "; ".join(filter(None, (entry["why"], when))), measured)
+            return Verdict(claim, entry["verdict"], "; ".join(filter(None, (entry["why"], when))), tuple(measured))
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from icml25.shared.isolated import BaseSolver, measure
 
 REGRESSION = ("squared", "huber", "epsilon_insensitive")
@@ -31,8 +32,9 @@ def fit_predict(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[s
     """Train to the duality gap asked for and predict."""
     import warnings
 
-    from icml25.joker import JokerClassifier, JokerRegressor
     from sklearn.exceptions import ConvergenceWarning
+
+    from icml25.joker import JokerClassifier, JokerRegressor
 
     kind = JokerRegressor if params["loss"] in REGRESSION else JokerClassifier
     options = {"C": params["C"], "gamma": params["gamma"], "random_state": params["seed"], "device": "cpu"}

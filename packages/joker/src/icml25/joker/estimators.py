@@ -6,6 +6,7 @@ import json
 import numbers
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from icml25.joker.features import RandomFeatures
-from icml25.joker.kernels import KERNELS, kernel_function, mean_sqdist_gamma
+from icml25.joker.kernels import KERNELS, Kernel, kernel_function, mean_sqdist_gamma
 from icml25.joker.losses import LOSSES, EpsilonInsensitive, Huber, Logistic, Loss
 from icml25.joker.rows import RowSource, streamed_mean, take
 from icml25.joker.solver import (
@@ -41,10 +42,34 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 GAMMA_ROWS = 10_000  # rows that the width rule looks at
 Model = TypeVar("Model", bound="_Joker")
 
+
 class _Joker(BaseEstimator):
     """What regressor and classifier share: checks, fitting, decision values, state."""
 
     _task: str
+    loss: str | Loss
+    C: float | int
+    kernel: str | Kernel
+    gamma: str | float | int
+    n_features: int | None
+    block_size: int
+    max_epochs: int
+    tol: float | int
+    check_every: int
+    block_order: str
+    max_tr_iter: int
+    max_cg_iter: int
+    max_radius: float | int
+    radius_decay: float | int
+    radius_decay_every: int
+    init: str
+    warm_start: bool
+    keep_dual: bool
+    device: str | torch.device | None
+    dtype: str
+    random_state: int | np.random.RandomState | None
+    verbose: int
+    callback: Callable[[Any, dict[str, Any]], bool | None] | None
 
     def _loss(self) -> Loss:
         loss, task = self.loss, self._task
@@ -52,22 +77,21 @@ class _Joker(BaseEstimator):
             if loss.task != task:
                 raise ValueError(f"loss is for {loss.task}, got {loss!r} in {type(self).__name__}")
             return loss
-        name = one_of("loss", loss, [k for k, v in LOSSES.items() if v.task == task])
-        if name == "huber":
-            return Huber(self.delta)
-        return EpsilonInsensitive(self.epsilon) if name == "epsilon_insensitive" else LOSSES[name]()
+        return LOSSES[one_of("loss", loss, [name for name, kind in LOSSES.items() if kind.task == task])]()
 
     def _check_parameters(self) -> None:
         positive = ["C", "tol", "max_radius"] + ["delta"] * hasattr(self, "delta")
         counts = ["block_size", "max_epochs", "check_every", "max_tr_iter", "max_cg_iter", "radius_decay_every"]
         for name in [*positive, *counts, "radius_decay", *["epsilon"] * hasattr(self, "epsilon")]:
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             kind = numbers.Integral if name in counts else numbers.Real
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"{name} must be {'an integer' if name in counts else 'a number'}, got {value!r}")
             low = value < 1 if name in counts else value < 0 if name == "epsilon" else value <= 0
             if low or not np.isfinite(value) or (name == "radius_decay" and value > 1):
-                allowed = {"radius_decay": "in (0, 1]", "epsilon": ">= 0"}.get(name, ">= 1" if name in counts else "> 0")
+                allowed = {"radius_decay": "in (0, 1]", "epsilon": ">= 0"}.get(
+                    name, ">= 1" if name in counts else "> 0"
+                )
                 raise ValueError(f"{name} must be {allowed} and finite, got {value!r}")
         if not callable(self.kernel):
             one_of("kernel", self.kernel, KERNELS)
@@ -99,7 +123,7 @@ class _Joker(BaseEstimator):
 
     def _validate(self, X: Any, *targets: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Check X (and, when fitting, the targets) the way scikit-learn does, without a copy of X."""
-        y = targets[0] if targets else None
+        y: Any = targets[0] if targets else None
         y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
         if isinstance(X, Tensor):
             X = X.detach()
@@ -125,7 +149,8 @@ class _Joker(BaseEstimator):
             raise ValueError(f"X must be a non-empty (n, d) tensor, got shape {tuple(X.shape)}")
         y = None
         if targets:
-            _, y = validate_data(self, np.zeros((len(X), 1)), *targets, **kwargs)
+            rows: Any = np.zeros((len(X), 1))
+            _, y = validate_data(self, rows, *targets, **kwargs)
             self.n_features_in_ = X.shape[1]
         elif X.shape[1] != self.n_features_in_:
             raise ValueError(
@@ -152,7 +177,7 @@ class _Joker(BaseEstimator):
             aggregate = KernelDual(source, blocks, kernel_function(self.kernel, self.gamma_), y)
         else:
             features = RandomFeatures.draw(
-                self.kernel, self.gamma_, X.shape[1], self.n_features, stream_seed(self.seed_, 3)
+                str(self.kernel), self.gamma_, X.shape[1], self.n_features, stream_seed(self.seed_, 3)
             ).to(device, dtype)
             self.random_weights_, self.random_offset_ = features.W.cpu().numpy(), features.b.cpu().numpy()
             aggregate = FeatureDual(source, blocks, features, self.n_features, y)
@@ -245,7 +270,9 @@ class _Joker(BaseEstimator):
                 continue
             if isinstance(value, np.ndarray) and value.dtype == object:
                 if not all(isinstance(v, str) for v in value):
-                    raise ValueError(f"cannot save {name}: labels of mixed types {value!r}; expected strings or numbers")
+                    raise ValueError(
+                        f"cannot save {name}: labels of mixed types {value!r}; expected strings or numbers"
+                    )
                 state[name], value = {"dtype": "object"}, value.astype(str)
             if isinstance(value, np.ndarray):
                 arrays[name] = np.asarray(value)
@@ -406,6 +433,11 @@ class JokerRegressor(RegressorMixin, _Joker):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _loss(self) -> Loss:
+        if self.loss == "huber":
+            return Huber(self.delta)
+        return EpsilonInsensitive(self.epsilon) if self.loss == "epsilon_insensitive" else super()._loss()
 
     def fit(self, X: Any, y: Any) -> JokerRegressor:
         """Fit to X (n, d) and real targets y, (n,) or (n, T); numpy, memory map, torch, or CSR in feature mode."""

@@ -141,8 +141,12 @@ def streamed_mean(X: Any, dtype: torch.dtype, name: str = "X") -> np.ndarray:
         if not good.all():
             at = np.argwhere(~good)[0]
             found = values[tuple(at)]
-            where = f"row {first + at[0]}, column {at[1]}" if len(at) == 2 else f"among the stored values from row {first}"
-            what = "NaN" if np.isnan(found) else f"infinity or a value too large for {str(dtype).removeprefix('torch.')}"
+            where = (
+                f"row {first + at[0]}, column {at[1]}" if len(at) == 2 else f"among the stored values from row {first}"
+            )
+            what = (
+                "NaN" if np.isnan(found) else f"infinity or a value too large for {str(dtype).removeprefix('torch.')}"
+            )
             raise ValueError(f"Input {name} contains {what} (first at {where}): {found}; expected finite numbers")
         total += np.asarray(block.sum(axis=0, dtype=np.float64)).ravel()
     return total / X.shape[0]

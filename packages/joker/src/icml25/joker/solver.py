@@ -65,7 +65,10 @@ class DualResult:
 class Aggregate(Protocol):
     """What stands for all of alpha while one block moves."""
 
-    theta: Tensor | None
+    @property
+    def theta(self) -> Tensor | None:
+        """The primal coefficients, where they are finite in number."""
+        ...
 
     def open(self, block: slice, x: Tensor, expected_products: Scalar) -> tuple[Tensor, Product]:
         """Return decision values of a block's rows x and the product with K_BB."""
@@ -378,7 +381,9 @@ def solve_dual(
     loss = loss if isinstance(loss, Loss) else LOSSES[one_of("loss", loss, LOSSES)]()
     y = y[:, None] if y.ndim == 1 else y
     if len(y) != len(psi_or_gram) or len(y) == 0:
-        raise ValueError(f"psi_or_gram has {len(psi_or_gram)} rows and y {len(y)}; expected the same number, at least 1")
+        raise ValueError(
+            f"psi_or_gram has {len(psi_or_gram)} rows and y {len(y)}; expected the same number, at least 1"
+        )
     if gram and psi_or_gram.shape[0] != psi_or_gram.shape[1]:
         raise ValueError(f"gram=True needs a square matrix, got psi_or_gram of shape {tuple(psi_or_gram.shape)}")
     if y.dtype != psi_or_gram.dtype:

@@ -16,7 +16,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 class BlockSolution(NamedTuple):
-    """What :func:`minimise_block` returns: the minimiser, trust-region iterations and kernel products, over all columns."""
+    """Answer of :func:`minimise_block`: the minimiser, and trust-region iterations and products summed over columns."""
 
     a: Tensor
     iterations: int
@@ -58,16 +58,10 @@ def minimise_block(
     Returns:
         The block's new coordinates with the work done.
     """
+    rows = len(a)
     if loss.split:
-        rows = len(a)
-
-        def split_product(v: Tensor) -> Tensor:
-            k = product(v[:rows] - v[rows:])
-            return torch.cat([k, -k])
-
+        product = _on_halves(product, rows)
         a, y, u = torch.cat([a.clamp_min(0), (-a).clamp_min(0)]), torch.cat([y, -y]), torch.cat([u, -u])
-    else:
-        split_product = product
     lo, hi = loss.box(y, C)
     answer = a.clone()
     live = torch.arange(a.shape[1], device=a.device)
@@ -90,9 +84,9 @@ def minimise_block(
         h = loss.curvature(a, y, C)
         inner = free if freeze_active else torch.ones_like(free)
         s, length, cg_products = truncated_cg(
-            split_product, h, g, inner, lo - a, hi - a, radius, max_cg_iter, max(1e-4, reduction), freeze_active
+            product, h, g, inner, lo - a, hi - a, radius, max_cg_iter, max(1e-4, reduction), freeze_active
         )
-        Ks = split_product(s)
+        Ks = product(s)
         iterations += len(live)
         products += cg_products + len(live)
         # Written with f(a+s) - f(a) - f'(a) s, both decreases keep their digits near the optimum.
@@ -113,6 +107,16 @@ def minimise_block(
     if loss.split:
         answer = answer[:rows] - answer[rows:]
     return BlockSolution(answer, iterations, products)
+
+
+def _on_halves(product: Product, rows: int) -> Product:
+    """Return the product with [[K, -K], [-K, K]], by one with K."""
+
+    def on_halves(v: Tensor) -> Tensor:
+        k = product(v[:rows] - v[rows:])
+        return torch.cat([k, -k])
+
+    return on_halves
 
 
 def truncated_cg(
