@@ -1,7 +1,7 @@
-"""Seconds and peak memory of one epoch on a memory map of 1e5, 3e5 and 1e6 rows: writes scaling.json and scaling.svg here.
+"""Seconds and peak memory of one epoch on a memory map of 1e5, 3e5 and 1e6 rows, into scaling.json and scaling.svg.
 
-Each size runs in a process of its own. Pages of the file that the kernel keeps in memory are not counted (they are given back
-when anyone else needs them): the figure is RssAnon, sampled every 5 ms, over its value before the fit.
+Each size runs in a process of its own. Pages of the file that the system keeps in memory are not counted (it takes them
+back when anyone needs them): memory is RssAnon, sampled every 5 ms, over its value before the fit.
 """
 
 import json

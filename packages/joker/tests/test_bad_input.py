@@ -5,7 +5,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.utils.validation import NotFittedError
 
-from icml25.joker import Hinge, JokerClassifier, JokerRegressor, solve_dual
+from icml25.joker import EpsilonInsensitive, Hinge, Huber, JokerClassifier, JokerRegressor, Squared, solve_dual
 from icml25.joker.rows import RowSource
 
 X = np.random.default_rng(0).normal(size=(30, 3))
@@ -21,7 +21,7 @@ def test_values_that_are_not_finite(value, where):
         data[7, 2] = value
     else:
         target[7] = value
-    position = "row 7, column 2" if where == "X" else "y contains"
+    position = "row 7, column 2" if where == "X" else "Input y contains .*row 7"
     with pytest.raises(ValueError, match=position):
         JokerRegressor().fit(data, target)
 
@@ -53,7 +53,7 @@ def test_sparse_values_that_are_not_finite():
         ({"gamma": "median"}, ValueError, "gamma must be one of .*'mean_sqdist'.* got 'median'"),
         ({"block_size": 0}, ValueError, "block_size must be >= 1 and finite, got 0"),
         ({"block_size": 2.5}, TypeError, r"block_size must be an integer, got 2\.5"),
-        ({"n_features": 0}, ValueError, "n_features must be None or an integer >= 1, got 0"),
+        ({"n_features": 0}, ValueError, "n_features must be >= 1 and finite, got 0"),
         ({"tol": 0.0}, ValueError, r"tol must be > 0 and finite, got 0\.0"),
         ({"radius_decay": 1.5}, ValueError, r"radius_decay must be in \(0, 1\] and finite, got 1\.5"),
         ({"radius_decay": 0.0}, ValueError, r"radius_decay must be in \(0, 1\]"),
@@ -67,10 +67,15 @@ def test_sparse_values_that_are_not_finite():
         ({"block_order": "cycle"}, ValueError, "block_order must be one of .*'cyclic'.*, got 'cycle'"),
         ({"init": "zeros"}, ValueError, "init must be one of"),
         ({"dtype": "float16"}, ValueError, r"dtype must be one of \['float32', 'float64'\], got 'float16'"),
-        (
+        ({"n_features": True}, TypeError, "n_features must be an integer, got True"),
+        ({"n_features": 2.5}, TypeError, r"n_features must be an integer, got 2\.5"),
+        ({"gamma": True}, TypeError, "gamma must be a number, got True"),
+        ({"C": np.nan}, ValueError, "C must be > 0 and finite, got nan"),
+        pytest.param(
             {"kernel": lambda x, z: x @ z.T, "n_features": 5},
             NotImplementedError,
-            "shift-invariant kernel .* got the callable <function",
+            r"shift-invariant kernel .* got the callable <function",
+            id="callable kernel",
         ),
     ],
     ids=str,
@@ -86,7 +91,7 @@ def test_a_regression_loss_in_a_classifier():
 
 
 def test_one_class():
-    with pytest.raises(ValueError, match="one class only, .*4"):
+    with pytest.raises(ValueError, match=r"one class only, .*4"):
         JokerClassifier().fit(X, np.full(30, 4))
 
 
@@ -164,3 +169,86 @@ def test_solve_dual_checks_its_input():
         solve_dual(psi * torch.nan, y, "squared")
     with pytest.raises(ValueError, match="block_order must be one of"):
         solve_dual(psi, y, "squared", block_order="sorted")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"C": -1.0}, "C must be > 0"),
+        ({"C": np.nan}, "C must be > 0"),
+        ({"tol": 0.0}, "tol must be > 0"),
+        ({"max_epochs": 0}, "max_epochs must be >= 1"),
+        ({"check_every": 0}, "check_every must be >= 1"),
+        ({"block_size": 0}, "block_size must be >= 1"),
+        ({"seed": -1}, "seed must be >= 0"),
+        ({"epochs": -1}, "epochs must be >= 0"),
+        ({"radius_decay": 2.0}, r"radius_decay must be in \(0, 1\]"),
+        ({"init": "zeros"}, "init must be one of"),
+        ({"alpha": torch.zeros(7, 1)}, r"alpha is torch.float32 of shape \(7, 1\); expected .* \(8, 1\)"),
+        ({"alpha": torch.full((8, 1), torch.nan)}, "alpha contains NaN"),
+    ],
+    ids=lambda value: None if isinstance(value, dict) else value,
+)
+def test_solve_dual_checks_its_options(change, message):
+    with pytest.raises(ValueError, match=message):
+        solve_dual(torch.randn(8, 3), torch.ones(8), "squared", **change)
+
+
+def test_losses_check_their_own_parameters():
+    with pytest.raises(ValueError, match="delta must be > 0 and finite, got -1"):
+        Huber(-1)
+    with pytest.raises(ValueError, match="epsilon must be >= 0 and finite, got nan"):
+        EpsilonInsensitive(np.nan)
+
+
+def test_a_negative_gap_certifies_nothing():
+    class Wrong(Squared):
+        def conjugate(self, a, y, C):
+            return super().conjugate(a, y, C) - 1
+
+    result = solve_dual(torch.eye(4), torch.ones(4), Wrong(), max_epochs=3)
+    assert result.relative_gap < -0.1
+    assert result.epochs == 3
+    assert not result.converged
+
+
+@pytest.mark.parametrize("n_features", [None, np.int64(20)])
+def test_numpy_scalars_are_numbers(n_features):
+    options = {"block_size": 7, "max_epochs": 50, "C": 0.5}
+    cast = {name: np.array(value)[()] for name, value in options.items()}
+    plain = JokerRegressor(n_features=None if n_features is None else 20, random_state=0, **options).fit(X, Y)
+    model = JokerRegressor(n_features=n_features, random_state=0, **cast).fit(X, Y)
+    assert (model.predict(X) == plain.predict(X)).all()
+
+
+def test_files_that_are_no_models(tmp_path):
+    model = JokerRegressor(random_state=0).fit(X, Y)
+    model.save(tmp_path / "whole.npz")
+    whole = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "garbage").write_bytes(b"not a model")
+    (tmp_path / "empty").write_bytes(b"")
+    np.save(tmp_path / "array.npy", X)
+    np.savez(tmp_path / "other.npz", X=X)
+    np.savez(tmp_path / "list.npz", meta=np.array("[1]"))
+    for name in ("cut", "garbage", "empty", "array.npy", "other.npz", "list.npz"):
+        with pytest.raises(ValueError, match=f"cannot load .*{name}"):
+            JokerRegressor.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        JokerRegressor.load(tmp_path / "missing")
+
+
+def test_a_memory_map_is_never_uploaded_whole(tmp_path, monkeypatch):
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    kept = JokerRegressor().fit(mapped[2:], Y[2:]).X_fit_
+    assert np.shares_memory(kept, mapped)
+
+    def uploaded(*_args, **_kwargs):
+        raise AssertionError("uploaded")
+
+    monkeypatch.setattr(torch, "as_tensor", uploaded)
+    source = RowSource(kept, torch.device("cuda"), torch.float32)
+    assert source.resident() is source
+    with pytest.raises(AssertionError, match="uploaded"):
+        RowSource(X, torch.device("cuda"), torch.float32).resident()

@@ -16,8 +16,23 @@ from sklearn.preprocessing import StandardScaler, scale
 from sklearn.svm import SVC, SVR, LinearSVC, LinearSVR
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from icml25.joker import JokerClassifier, JokerRegressor, Logistic, Loss, solve_dual
+from icml25.joker import (
+    EpsilonInsensitive,
+    Hinge,
+    Huber,
+    JokerClassifier,
+    JokerRegressor,
+    Logistic,
+    Loss,
+    Squared,
+    SquaredHinge,
+    solve_dual,
+)
+from icml25.joker.rows import TensorRows
+from icml25.joker.solver import KernelDual, alpha_box, descend, initial_alpha, partition
+from icml25.joker.trust_region import minimise_block
 
+LOSSES = [Squared(), Huber(0.5), EpsilonInsensitive(), SquaredHinge(), Hinge(), Logistic()]
 EXACT = {"dtype": "float64", "random_state": 0, "radius_decay": 1.0}
 
 
@@ -433,3 +448,158 @@ def test_solve_dual_from_features_and_from_their_gram(diabetes):
         features, y, "squared", **options | {"max_epochs": 4}, alpha=paused.alpha, epochs=paused.epochs
     )
     assert (resumed.alpha == solve_dual(features, y, "squared", **options | {"max_epochs": 7}).alpha).all()
+
+
+@pytest.mark.parametrize(("loss", "n_features"), [("squared", None), ("squared", 200), ("huber", None)])
+@pytest.mark.parametrize("factor", [1e-6, 1e3, 1e6])
+def test_the_radius_follows_the_units_of_y(loss, n_features, factor):
+    X, y = load_diabetes(return_X_y=True)
+    options = {"n_features": n_features, "block_size": 200, "random_state": 0}
+    plain = JokerRegressor(loss, delta=100.0, **options).fit(scale(X), y)
+    scaled = JokerRegressor(loss, delta=100.0 * factor, **options).fit(scale(X), y * factor)
+    assert scaled.n_epochs_ == plain.n_epochs_
+    assert scaled.score(scale(X), y * factor) == pytest.approx(plain.score(scale(X), y), abs=1e-4)
+
+
+def test_the_radius_follows_the_box(cancer):
+    X, y = cancer
+    for loss in ("logistic", "hinge"):
+        model = JokerClassifier(loss, C=1e4, block_size=1000, max_epochs=3, random_state=0, dtype="float64").fit(X, y)
+        assert model.relative_gap_ <= 1e-3
+
+
+def test_sparse_and_dense_rows_meet_the_same_model():
+    X = np.random.default_rng(0).normal(2, 1, size=(200, 4))
+    y = np.sin(X[:, 0]) + X[:, 1]
+    for fitted in (X, sparse.csr_matrix(X)):
+        model = JokerRegressor(n_features=300, random_state=0).fit(fitted, y)
+        np.testing.assert_allclose(model.predict(sparse.csr_matrix(X)), model.predict(X), atol=1e-5)
+        assert model.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("n_features", [None, 150])
+def test_a_callback_can_score(some, n_features):
+    X, y = some
+    scores = []
+    model = JokerClassifier(n_features=n_features, block_size=64, tol=1e-6, max_epochs=4, random_state=0)
+    model.set_params(callback=lambda e, _: scores.append((e.score(X, y), e.n_epochs_, e.predict(X))))
+    for first in (0, 4):
+        with pytest.warns(ConvergenceWarning):
+            model.fit(X, y)
+        assert [s[1] for s in scores[first:]] == [1, 2, 3, 4]
+        assert (scores[-1][2] == model.predict(X)).all()
+        X, y = X[::-1, :20], 1 - y[::-1]
+    assert min(score for score, _, _ in scores) > 0.9
+
+
+@pytest.mark.parametrize("second", [None, 80])
+@pytest.mark.parametrize("stop_at", [0, 2])
+def test_an_interrupted_fit_leaves_one_model(cancer, second, stop_at, monkeypatch):
+    X, y = cancer[0][:200], cancer[1][:200]
+    model = JokerClassifier(n_features=50, block_size=64, random_state=0).fit(X, y)
+    before = model.decision_function(X)
+    seen = []
+
+    def callback(estimator, row):
+        seen.append(estimator.decision_function(X[:, :5]))
+        if row["epoch"] == stop_at:
+            raise KeyboardInterrupt
+
+    def broken(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    model.set_params(callback=callback)
+    if stop_at:
+        model.set_params(n_features=second, tol=1e-9, random_state=1)
+    else:
+        monkeypatch.setattr("icml25.joker.solver.minimise_block", broken)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:, :5], np.where(y > 0, "a", "b"))
+    if stop_at:
+        assert model.n_epochs_ == len(model.history_) == 2
+        assert (model.decision_function(X[:, :5]) == seen[-1]).all()
+        assert list(model.classes_) == ["a", "b"]
+        assert hasattr(model, "coef_") == (second is not None)
+    else:
+        assert (model.decision_function(X) == before).all()
+        assert list(model.classes_) == [0, 1]
+
+
+def test_theta_is_kept_up_to_date_between_checks():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(60, 20, dtype=torch.float64, generator=generator)
+    y = torch.randn(60, 1, dtype=torch.float64, generator=generator)
+    result = solve_dual(features, y, "squared", block_size=7, tol=1e-14, max_epochs=5, check_every=20)
+    theta = features.T @ result.alpha
+    primal = theta.square().sum() / 2 + (y - features @ theta).square().sum() / 2
+    assert result.primal == pytest.approx(primal.item(), rel=1e-12)
+
+
+def test_the_radius_halves_every_thousand_steps_down_to_its_floor():
+    features, y = torch.eye(4, dtype=torch.float64), torch.full((4, 1), 1e3, dtype=torch.float64)
+    lengths = [
+        solve_dual(
+            features, y, "squared", C=1e9, max_radius=0.016, max_tr_iter=1, max_epochs=1, epochs=epochs
+        ).alpha.norm().item()
+        for epochs in (0, 999, 1000, 2000, 1_000_000)
+    ]  # fmt: skip
+    assert lengths == pytest.approx([4.0, 4.0, 2.0, 1.0, 0.25])
+
+
+def test_a_resumed_alpha_is_put_in_the_box():
+    features, y = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), torch.ones(40)
+    outside = torch.full((40, 1), 7.0)
+    options = {"block_size": 2, "block_order": "random", "max_epochs": 1}
+    result = solve_dual(features, y, "hinge", alpha=outside, **options)
+    assert result.alpha.min() >= 0
+    assert result.alpha.max() <= 1
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_random_starts_lie_in_the_box(loss):
+    y = torch.tensor([[1.0], [-1.0]]).repeat(200, 1)
+    lo, hi = alpha_box(loss, y, 3.0)
+    start = initial_alpha(loss, y, 3.0, "random", 0)
+    assert ((start >= lo) & (start <= hi)).all()
+    if torch.isfinite(hi - lo).all():
+        share = (start - lo) / (hi - lo)
+        assert share.min() < 0.05
+        assert share.max() > 0.95
+
+
+def test_an_exact_answer_is_certified_afresh():
+    class Drifting(KernelDual):
+        def update(self, change):
+            super().update(change)
+            self.beta *= 1 + 1e-4
+
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(60, 10, dtype=torch.float64, generator=generator)
+    y = torch.randn(60, 1, dtype=torch.float64, generator=generator)
+    rows, blocks = TensorRows(features), partition(60, 20, 0)
+    for options in ({"max_epochs": 3, "tol": 1e-12}, {"tol": 0.05}):
+        result = descend(Drifting(rows, blocks, lambda x, z: x @ z.T, y), rows, blocks, y, Squared(), **options)
+        theta = features.T @ result.alpha
+        primal = theta.square().sum() / 2 + (y - features @ theta).square().sum() / 2
+        assert result.primal == pytest.approx(primal.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_interruption_between_checks_leaves_the_last_checked_model(some, dtype, monkeypatch):
+    X, y = some
+    seen = []
+
+    def until_the_third_epoch(*args, **kwargs):
+        calls.append(None)
+        if len(calls) > 11:
+            raise KeyboardInterrupt
+        return minimise_block(*args, **kwargs)
+
+    calls = []
+    monkeypatch.setattr("icml25.joker.solver.minimise_block", until_the_third_epoch)
+    model = JokerClassifier(n_features=50, block_size=50, tol=1e-9, dtype=dtype, random_state=0)
+    model.set_params(callback=lambda e, _: seen.append(e.decision_function(X)))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert len(seen) == model.n_epochs_ == 2
+    assert (model.decision_function(X) == seen[-1]).all()

@@ -101,7 +101,7 @@ class Solver(BaseSolver):
             if conditioning:
                 options |= {"max_tr_iter": 1, "max_epochs": 1000}  # look at the gap after each CG run
         else:
-            options = {"n_features": n_features, "tol": FEATURES_TOL, "max_epochs": 200}
+            options = {"n_features": n_features, "tol": FEATURES_TOL, "max_epochs": 200, "check_every": 2}
         C = C_squared if self.loss in REGRESSION else C_margin
         self.params = {"loss": self.loss, "gamma": gamma, "C": C, "seed": int(seed), "options": options}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import numbers
 import os
 import warnings
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,13 +27,16 @@ from torch import Tensor
 
 from icml25.joker.features import RandomFeatures
 from icml25.joker.kernels import KERNELS, Kernel, kernel_function, mean_sqdist_gamma
-from icml25.joker.losses import LOSSES, EpsilonInsensitive, Huber, Logistic, Loss
+from icml25.joker.losses import LOSSES, EpsilonInsensitive, Huber, Logistic, Loss, number
 from icml25.joker.rows import RowSource, streamed_mean, take
 from icml25.joker.solver import (
-    BLOCK_ORDERS,
-    INITS,
+    NAMES,
+    NUMBERS,
+    DualResult,
+    FeatureChunks,
     FeatureDual,
     KernelDual,
+    checked,
     descend,
     one_of,
     partition,
@@ -40,6 +45,10 @@ from icml25.joker.solver import (
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 GAMMA_ROWS = 10_000  # rows that the width rule looks at
+FITTED = {
+    "X_fit_", "_kernel", "random_weights_", "random_offset_", "dual_coef_", "coef_",
+    "n_iter_", "n_epochs_", "duality_gap_", "relative_gap_", "history_",
+}  # fmt: skip
 Model = TypeVar("Model", bound="_Joker")
 
 
@@ -70,6 +79,9 @@ class _Joker(BaseEstimator):
     random_state: int | np.random.RandomState | None
     verbose: int
     callback: Callable[[Any, dict[str, Any]], bool | None] | None
+    dual_coef_: np.ndarray
+    coef_: np.ndarray
+    n_epochs_: int
 
     def _loss(self) -> Loss:
         loss, task = self.loss, self._task
@@ -80,36 +92,28 @@ class _Joker(BaseEstimator):
         return LOSSES[one_of("loss", loss, [name for name, kind in LOSSES.items() if kind.task == task])]()
 
     def _check_parameters(self) -> None:
-        positive = ["C", "tol", "max_radius"] + ["delta"] * hasattr(self, "delta")
-        counts = ["block_size", "max_epochs", "check_every", "max_tr_iter", "max_cg_iter", "radius_decay_every"]
-        for name in [*positive, *counts, "radius_decay", *["epsilon"] * hasattr(self, "epsilon")]:
-            value: Any = getattr(self, name)
-            kind = numbers.Integral if name in counts else numbers.Real
-            if not isinstance(value, kind) or isinstance(value, bool):
-                raise TypeError(f"{name} must be {'an integer' if name in counts else 'a number'}, got {value!r}")
-            low = value < 1 if name in counts else value < 0 if name == "epsilon" else value <= 0
-            if low or not np.isfinite(value) or (name == "radius_decay" and value > 1):
-                allowed = {"radius_decay": "in (0, 1]", "epsilon": ">= 0"}.get(
-                    name, ">= 1" if name in counts else "> 0"
-                )
-                raise ValueError(f"{name} must be {allowed} and finite, got {value!r}")
+        self._options()
+        for name, allowed in (("delta", "> 0"), ("epsilon", ">= 0")):
+            if hasattr(self, name):
+                number(name, getattr(self, name), allowed)
         if not callable(self.kernel):
             one_of("kernel", self.kernel, KERNELS)
         if self.n_features is not None:
-            if not isinstance(self.n_features, numbers.Integral) or self.n_features < 1:
-                raise ValueError(f"n_features must be None or an integer >= 1, got {self.n_features!r}")
+            number("n_features", self.n_features, ">= 1", int)
             if callable(self.kernel):
                 raise NotImplementedError(
-                    f"random features need a shift-invariant kernel ({list(KERNELS)}), got the callable {self.kernel!r}; "
-                    "use n_features=None"
+                    f"random features need a shift-invariant kernel ({list(KERNELS)}), "
+                    f"got the callable {self.kernel!r}; use n_features=None"
                 )
         if isinstance(self.gamma, str):
             one_of("gamma", self.gamma, ["mean_sqdist"])
-        elif not isinstance(self.gamma, numbers.Real) or not 0 < self.gamma < np.inf:
-            raise ValueError(f'gamma must be "mean_sqdist" or a finite number > 0, got {self.gamma!r}')
-        one_of("block_order", self.block_order, BLOCK_ORDERS)
-        one_of("init", self.init, INITS)
+        else:
+            number("gamma", self.gamma, "> 0")
         one_of("dtype", self.dtype, DTYPES)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the solver's options, checked."""
+        return checked({name: value for name, value in self.get_params(deep=False).items() if name in NUMBERS | NAMES})
 
     def __sklearn_tags__(self) -> Any:
         """Say that sparse input is for feature mode alone."""
@@ -125,6 +129,9 @@ class _Joker(BaseEstimator):
         """Check X (and, when fitting, the targets) the way scikit-learn does, without a copy of X."""
         y: Any = targets[0] if targets else None
         y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+        values = np.asarray(y)
+        if values.dtype.kind == "f" and values.size and values.ndim in (1, 2):
+            streamed_mean(values.reshape(len(values), -1), torch.float64, name="y")
         if isinstance(X, Tensor):
             X = X.detach()
             if X.is_complex():
@@ -161,8 +168,11 @@ class _Joker(BaseEstimator):
     def _fit(self: Model, X: Any, targets: np.ndarray) -> Model:
         """Fit on checked X and finite targets (n, T)."""
         device, dtype = self._torch()
-        loss, mean = self._loss(), streamed_mean(X, DTYPES[self.dtype])
+        options, loss, mean = self._options(), self._loss(), streamed_mean(X, DTYPES[self.dtype])
         resume = self.warm_start and hasattr(self, "dual_coef_")
+        alpha, epochs = (self.dual_coef_, self.n_epochs_) if resume else (None, 0)
+        for name in FITTED & vars(self).keys():
+            delattr(self, name)
         if not resume:
             self.seed_ = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         # A shift-invariant kernel does not see the mean; subtracting it keeps float32 digits.
@@ -171,47 +181,61 @@ class _Joker(BaseEstimator):
         n = len(source)
         self.gamma_ = self._width(source)
         y = torch.from_numpy(np.ascontiguousarray(targets)).to(device, dtype)
-        blocks = partition(n, self.block_size, self.seed_)
+        blocks = partition(n, options.pop("block_size"), self.seed_)
         if self.n_features is None:
-            self.X_fit_ = X
+            self.X_fit_, self._kernel = X, self.kernel
             aggregate = KernelDual(source, blocks, kernel_function(self.kernel, self.gamma_), y)
         else:
             features = RandomFeatures.draw(
-                str(self.kernel), self.gamma_, X.shape[1], self.n_features, stream_seed(self.seed_, 3)
+                str(self.kernel), self.gamma_, X.shape[1], int(self.n_features), stream_seed(self.seed_, 3)
             ).to(device, dtype)
             self.random_weights_, self.random_offset_ = features.W.cpu().numpy(), features.b.cpu().numpy()
-            aggregate = FeatureDual(source, blocks, features, self.n_features, y)
-        alpha = None
-        if resume:
-            if self.dual_coef_.shape != tuple(y.shape):
+            aggregate = FeatureDual(source, blocks, features, features.n_features, y)
+        if alpha is not None:
+            if alpha.shape != tuple(y.shape):
                 raise ValueError(
-                    f"warm_start=True continues on the same rows: dual_coef_ is {self.dual_coef_.shape}, "
+                    f"warm_start=True continues on the same rows: dual_coef_ is {alpha.shape}, "
                     f"the new targets {tuple(y.shape)}"
                 )
-            alpha = torch.from_numpy(self.dual_coef_).to(device, dtype)
+            alpha = torch.from_numpy(alpha).to(device, dtype)
         result = descend(
-            aggregate, source, blocks, y, loss, C=float(self.C), max_epochs=self.max_epochs, tol=self.tol,
-            check_every=self.check_every, block_order=self.block_order, max_tr_iter=self.max_tr_iter,
-            max_cg_iter=self.max_cg_iter, max_radius=self.max_radius, radius_decay=self.radius_decay,
-            radius_decay_every=self.radius_decay_every, init=self.init, seed=self.seed_, alpha=alpha,
-            epochs=self.n_epochs_ if resume else 0, callback=self._report,
+            aggregate, source, blocks, y, loss, **options, seed=self.seed_, alpha=alpha, epochs=epochs,
+            callback=self._report,
         )  # fmt: skip
-        self.dual_coef_ = result.alpha.cpu().numpy()
-        if result.theta is not None:
-            self.coef_ = result.theta.cpu().numpy()
-            if not self.keep_dual:
-                del self.dual_coef_
-        self.n_iter_, self.n_epochs_ = result.steps, result.epochs
-        self.duality_gap_, self.relative_gap_, self.history_ = result.gap, result.relative_gap, result.history
         if not result.converged and not self._stopped:
             warnings.warn(
-                f"max_epochs={self.max_epochs} reached at a relative duality gap of {result.relative_gap:.3g} > tol={self.tol}",
+                f"max_epochs={self.max_epochs} reached at a relative duality gap of {result.relative_gap:.3g} "
+                f"> tol={self.tol}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
         return self
 
-    def _report(self, row: dict[str, Any]) -> bool:
+    @contextmanager
+    def _whole_models_only(self) -> Iterator[None]:
+        """Put back the previous model when a fit ends early and has none of its own to show."""
+        before = vars(self).copy()
+        history = before.get("history_")
+        try:
+            yield
+        except BaseException:
+            if vars(self).get("history_", history) is history:
+                vars(self).clear()
+                vars(self).update(before)
+            raise
+
+    def _report(self, result: DualResult) -> bool:
+        """Make the result so far the fitted model, all at once, and show it."""
+        model = {
+            "n_iter_": result.steps, "n_epochs_": result.epochs, "duality_gap_": result.gap,
+            "relative_gap_": result.relative_gap, "history_": result.history,
+        }  # fmt: skip
+        if result.theta is not None:
+            model["coef_"] = result.theta.cpu().numpy()
+        if result.theta is None or self.keep_dual:
+            model["dual_coef_"] = result.alpha.cpu().numpy()
+        vars(self).update(model)
+        row = result.history[-1]
         if self.verbose:
             print(f"epoch {row['epoch']:4d}  primal {row['primal']:.6e}  relative gap {row['relative_gap']:.2e}")
         self._stopped = self.callback is not None and bool(self.callback(self, row))
@@ -227,7 +251,7 @@ class _Joker(BaseEstimator):
         return mean_sqdist_gamma(x.to_dense() if x.is_sparse else x)
 
     def _decision(self, X: Any) -> np.ndarray:
-        """Return decision values (n, T) in float64, block by block; computed in float64 on a CPU, in ``dtype`` elsewhere."""
+        """Return decision values (n, T) in float64; computed in float64 on a CPU, in ``dtype`` elsewhere."""
         check_is_fitted(self)
         X, _ = self._validate(X)
         device, dtype = self._torch()
@@ -237,16 +261,27 @@ class _Joker(BaseEstimator):
         def on_device(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(device, dtype)
 
-        source = RowSource(X, device, dtype, self._shift)
-        blocks = torch.arange(len(source)).split(self.block_size)
-        if self.n_features is not None:
-            features = RandomFeatures(on_device(self.random_weights_), on_device(self.random_offset_))
+        shift = None if sparse.issparse(X) else self._shift
+        source = RowSource(X, device, dtype, shift)
+        blocks = torch.arange(len(source)).split(int(self.block_size))
+        if hasattr(self, "coef_"):
+            offset = self.random_offset_
+            if shift is None and self._shift is not None:  # W^T (x - shift) + b, with sparse x
+                offset = offset - self._shift @ self.random_weights_
+            features = RandomFeatures(on_device(self.random_weights_), on_device(offset))
             theta = on_device(self.coef_)
-            return torch.cat([features(take(source, block)) @ theta for block in blocks]).double().cpu().numpy()
-        train, alpha = RowSource(self.X_fit_, device, dtype, self._shift), on_device(self.dual_coef_)
-        kernel = kernel_function(self.kernel, self.gamma_)
+            chunks, values = (
+                FeatureChunks(features, features.n_features, theta),
+                theta.new_zeros(len(source), theta.shape[1]),
+            )
+            for block in blocks:
+                for columns, psi in chunks(take(source, block)):
+                    values[block] += psi @ theta[columns]
+            return values.double().cpu().numpy()
+        train, alpha = RowSource(self.X_fit_, device, dtype, shift), on_device(self.dual_coef_)
+        kernel = kernel_function(self._kernel, self.gamma_)
         values = alpha.new_zeros(len(source), alpha.shape[1])
-        for support in torch.from_numpy(self.dual_coef_.any(1)).nonzero()[:, 0].split(4 * self.block_size):
+        for support in torch.from_numpy(self.dual_coef_.any(1)).nonzero()[:, 0].split(4 * int(self.block_size)):
             z = take(train, support)
             for block in blocks:
                 values[block] += kernel(take(source, block), z) @ alpha[support]
@@ -300,19 +335,22 @@ class _Joker(BaseEstimator):
             path: the file.
 
         Raises:
-            ValueError: the file holds another class.
+            ValueError: the file holds another class, or is not one that :meth:`save` wrote, or not all of one.
         """
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(str(arrays.pop("meta")))
-        if meta["class"] != cls.__name__:
-            raise ValueError(f"{path} holds a {meta['class']}, expected a {cls.__name__}")
-        estimator = cls(**meta["parameters"])
-        for name, value in meta["state"].items():
-            if isinstance(value, dict):
-                arrays[name] = arrays[name].astype(object)
-            else:
-                setattr(estimator, name, value)
+        try:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            meta = json.loads(str(arrays.pop("meta")))
+            if meta["class"] != cls.__name__:
+                raise ValueError(f"it holds a {meta['class']}, expected a {cls.__name__}")
+            estimator = cls(**meta["parameters"])
+            for name, value in meta["state"].items():
+                if isinstance(value, dict):
+                    arrays[name] = arrays[name].astype(object)
+                else:
+                    setattr(estimator, name, value)
+        except (ValueError, TypeError, KeyError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"cannot load {os.fspath(path)}: {error!r}") from error
         for name, value in arrays.items():
             setattr(estimator, name, value)
         return estimator
@@ -338,7 +376,9 @@ class JokerRegressor(RegressorMixin, _Joker):
         block_order: "permute" (a new order each epoch), "random" (with replacement) or "cyclic".
         max_tr_iter: trust-region iterations on a block at most.
         max_cg_iter: conjugate-gradient iterations in each at most.
-        max_radius: cap of the trust radius, multiplied by ``radius_decay`` every ``radius_decay_every`` block updates.
+        max_radius: cap of the trust radius of a block's dual coefficients, in units of max |y| or of their largest
+            finite bound (C; C ``delta`` for "huber"), whichever is larger; multiplied by ``radius_decay`` every
+            ``radius_decay_every`` block updates, down to 1e-3.
         radius_decay: in (0, 1].
         radius_decay_every: block updates between two decays.
         init: "default", or "random" (uniform in the box where it is bounded).
@@ -349,11 +389,12 @@ class JokerRegressor(RegressorMixin, _Joker):
         dtype: "float32" or "float64".
         random_state: seed of the features, the blocks and their order.
         verbose: 1 prints a line at each gap check.
-        callback: ``callback(estimator, history_row)`` at each check; returning True stops.
+        callback: ``callback(estimator, history_row)`` at each check, when the estimator can already predict; returning
+            True stops.
 
     Attributes:
         dual_coef_: (n, T) dual coefficients.
-        coef_: (M, T) primal coefficients, in feature mode; ``random_weights_`` (d, M) and ``random_offset_`` (M,) with it.
+        coef_: (M, T) primal coefficients, in feature mode, with ``random_weights_`` (d, M) and ``random_offset_`` (M,).
         X_fit_: the training rows (a reference, not a copy), in exact mode.
         gamma_: the width used.
         n_iter_: block updates done.
@@ -442,12 +483,13 @@ class JokerRegressor(RegressorMixin, _Joker):
     def fit(self, X: Any, y: Any) -> JokerRegressor:
         """Fit to X (n, d) and real targets y, (n,) or (n, T); numpy, memory map, torch, or CSR in feature mode."""
         self._check_parameters()
-        X, y = self._validate(X, y, multi_output=True, y_numeric=True)
-        targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        streamed_mean(targets, DTYPES[self.dtype], name="y")
-        self._y_mean = targets.mean(0) if self.center_y else np.zeros(targets.shape[1])
-        self._y_ndim = y.ndim
-        return self._fit(X, targets - self._y_mean)
+        with self._whole_models_only():
+            X, y = self._validate(X, y, multi_output=True, y_numeric=True)
+            targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+            streamed_mean(targets, DTYPES[self.dtype], name="y")
+            self._y_mean = targets.mean(0) if self.center_y else np.zeros(targets.shape[1])
+            self._y_ndim = y.ndim
+            return self._fit(X, targets - self._y_mean)
 
     def predict(self, X: Any) -> np.ndarray:
         """Return predictions, shaped as y was."""
@@ -533,15 +575,16 @@ class JokerClassifier(ClassifierMixin, _Joker):
     def fit(self, X: Any, y: Any) -> JokerClassifier:
         """Fit to X (n, d) and labels y (n,); numpy, memory map, torch, or CSR in feature mode."""
         self._check_parameters()
-        X, y = self._validate(X, y)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        binarizer = LabelBinarizer(neg_label=-1)
-        targets = binarizer.fit_transform(y)
-        self.classes_ = binarizer.classes_
-        if len(self.classes_) < 2:
-            raise ValueError(f"y holds one class only, {self.classes_[0]!r}; expected at least two classes")
-        return self._fit(X, targets.astype(np.float64))
+        with self._whole_models_only():
+            X, y = self._validate(X, y)
+            y = column_or_1d(y, warn=True)
+            check_classification_targets(y)
+            binarizer = LabelBinarizer(neg_label=-1)
+            targets = binarizer.fit_transform(y)
+            self.classes_ = binarizer.classes_
+            if len(self.classes_) < 2:
+                raise ValueError(f"y holds one class only, {self.classes_[0]!r}; expected at least two classes")
+            return self._fit(X, targets.astype(np.float64))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return decision values, (n,) for two classes (positive: ``classes_[1]``), else (n, T)."""

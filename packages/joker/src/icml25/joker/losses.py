@@ -1,14 +1,17 @@
 """The losses of the paper's Table 1, each given by what its dual needs.
 
-For ``loss(y, u)`` with Fenchel conjugate ``xi*_y`` in ``u``, the dual carries per row
-``f(a) = C xi*_y(-a / C)`` over a box (Theorem 1). A loss is ``f``, ``f'``, ``f''`` and the box; the solver knows nothing else.
+For ``loss(y, u)`` with Fenchel conjugate ``xi*_y`` in ``u``, the dual carries per row ``f(a) = C xi*_y(-a / C)`` over a
+box (Theorem 1). A loss is ``f``, ``f'``, ``f''`` and the box; the solver knows nothing else.
 """
 
 from __future__ import annotations
 
 import abc
+import math
+import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,6 +19,28 @@ from torch import Tensor
 
 Matrix = Float[Tensor, "rows columns"]
 Scalar = float | int
+
+RANGES: dict[str, Callable[[Any], bool]] = {
+    "> 0": lambda value: 0 < value < math.inf,
+    ">= 0": lambda value: 0 <= value < math.inf,
+    ">= 1": lambda value: 1 <= value < math.inf,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+}
+
+
+def number(name: str, value: Any, allowed: str, kind: type[int] | type[float] = float) -> Any:
+    """Return ``value`` as a Python number of that kind, or raise an error that names it.
+
+    Raises:
+        TypeError: not a number of that kind; a bool is none.
+        ValueError: outside of the range ``allowed``, a key of ``RANGES``.
+    """
+    abstract: Any = numbers.Integral if kind is int else numbers.Real
+    if not isinstance(value, abstract) or isinstance(value, bool):
+        raise TypeError(f"{name} must be {'an integer' if kind is int else 'a number'}, got {value!r}")
+    if not RANGES[allowed](value):
+        raise ValueError(f"{name} must be {allowed} and finite, got {value!r}")
+    return kind(value)
 
 
 class Loss(abc.ABC):
@@ -94,6 +119,9 @@ class Huber(_QuadraticConjugate):
     delta: Scalar = 1.0
     task = "regression"
 
+    def __post_init__(self) -> None:
+        number("delta", self.delta, "> 0")
+
     def value(self, y: Matrix, u: Matrix) -> Matrix:
         r = (u - y).abs()
         return torch.where(r <= self.delta, r * r / 2, self.delta * (r - self.delta / 2))
@@ -109,6 +137,9 @@ class EpsilonInsensitive(Loss):
     epsilon: Scalar = 0.1
     task = "regression"
     split = True
+
+    def __post_init__(self) -> None:
+        number("epsilon", self.epsilon, ">= 0")
 
     def value(self, y: Matrix, u: Matrix) -> Matrix:
         return ((y - u).abs() - self.epsilon).clamp_min(0)

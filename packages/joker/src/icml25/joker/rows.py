@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,12 +70,12 @@ class RowSource:
         X: (n, d) array of numbers; a CSR matrix stays sparse.
         device: where blocks go.
         dtype: dtype of the blocks.
-        shift: (d,) float64 row subtracted from every dense row, in X's own precision; None for none.
+        shift: (d,) float64 row subtracted from every row, in X's own precision; None for none, as a sparse X needs.
     """
 
     def __init__(self, X: Any, device: torch.device, dtype: torch.dtype, shift: np.ndarray | None = None):
         self.X, self.device, self.dtype = X, device, dtype
-        self.shift = None if shift is None or sparse.issparse(X) else np.asarray(shift)
+        self.shift = shift
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -108,13 +109,20 @@ class RowSource:
 
     def resident(self) -> RowSource:
         """Return the same rows held on the device when they fit there, else these (with one warning)."""
-        if self.device.type != "cuda" or isinstance(self.X, np.memmap) or sparse.issparse(self.X):
+        if self.device.type != "cuda" or on_disk(self.X) or sparse.issparse(self.X):
             return self
         try:
             return RowSource(torch.as_tensor(self.X).to(self.device), self.device, self.dtype, self.shift)
         except torch.cuda.OutOfMemoryError:
             warnings.warn("X does not fit in the GPU memory: its blocks are transferred one by one", stacklevel=2)
             return self
+
+
+def on_disk(X: Any) -> bool:
+    """Say whether an array is, or is a view of, a memory map."""
+    while isinstance(X, np.ndarray):
+        X = X.base
+    return isinstance(X, mmap.mmap)
 
 
 def chunks_of(X: Any) -> Iterator[tuple[int, Any]]:
@@ -144,9 +152,8 @@ def streamed_mean(X: Any, dtype: torch.dtype, name: str = "X") -> np.ndarray:
             where = (
                 f"row {first + at[0]}, column {at[1]}" if len(at) == 2 else f"among the stored values from row {first}"
             )
-            what = (
-                "NaN" if np.isnan(found) else f"infinity or a value too large for {str(dtype).removeprefix('torch.')}"
-            )
+            kind = str(dtype).removeprefix("torch.")
+            what = "NaN" if np.isnan(found) else f"infinity or a value too large for dtype('{kind}')"
             raise ValueError(f"Input {name} contains {what} (first at {where}): {found}; expected finite numbers")
         total += np.asarray(block.sum(axis=0, dtype=np.float64)).ravel()
     return total / X.shape[0]

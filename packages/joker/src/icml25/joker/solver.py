@@ -14,16 +14,31 @@ from jaxtyping import Float
 from torch import Tensor
 
 from icml25.joker.kernels import Kernel
-from icml25.joker.losses import LOSSES, Loss, Matrix, Scalar
+from icml25.joker.losses import LOSSES, Loss, Matrix, Scalar, number
 from icml25.joker.rows import Index, Rows, TensorRows, prefetch, take
 from icml25.joker.trust_region import minimise_block
 
 BLOCK_BYTES = 64 << 20  # features of one block held at a time
 CHUNK_BYTES = 4 << 20  # kernel entries computed at a time in exact mode
-RADIUS_FLOOR = 1e-3
+RADIUS_FLOOR = 1e-3  # in the same units as max_radius
 REDUCTION = 0.1  # of a block's projected gradient in one visit: more is undone by the other blocks
 BLOCK_ORDERS = ("permute", "random", "cyclic")
 INITS = ("default", "random")
+NUMBERS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "C": ("> 0", float),
+    "tol": ("> 0", float),
+    "max_radius": ("> 0", float),
+    "radius_decay": ("in (0, 1]", float),
+    "radius_decay_every": (">= 1", int),
+    "block_size": (">= 1", int),
+    "max_epochs": (">= 1", int),
+    "check_every": (">= 1", int),
+    "max_tr_iter": (">= 1", int),
+    "max_cg_iter": (">= 1", int),
+    "seed": (">= 0", int),
+    "epochs": (">= 0", int),
+}
+NAMES = {"block_order": BLOCK_ORDERS, "init": INITS}
 Product = Callable[[Tensor], Tensor]
 Check = tuple[Matrix, float, float]
 
@@ -87,6 +102,30 @@ class Aggregate(Protocol):
         ...
 
 
+class FeatureChunks:
+    """Features of a block of rows, slice by slice of at most BLOCK_BYTES, in one buffer that is used again.
+
+    Args:
+        feature_map: ``feature_map(x, columns, out)`` returns psi(x)[:, columns].
+        n_features: number of features M.
+        like: tensor whose dtype and device are taken.
+    """
+
+    def __init__(self, feature_map: Callable[..., Tensor], n_features: int, like: Tensor):
+        self.feature_map, self.n_features = feature_map, n_features
+        self.psi = like.new_empty(0, 0)
+
+    def __call__(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield slices of the features with psi(x) over them; each is valid until the next."""
+        width = max(1, BLOCK_BYTES // (len(x) * self.psi.element_size()))
+        for start in range(0, self.n_features, width):
+            columns = slice(start, min(start + width, self.n_features))
+            shape = (len(x), columns.stop - start)
+            buffer = self.psi if self.psi.shape == shape else self.psi.new_empty(shape)
+            self.psi = self.feature_map(x, columns, out=buffer)
+            yield columns, self.psi
+
+
 class FeatureDual:
     """The dual through features: theta = Psi^T alpha, (M, T). Holds one block of features, never all of them.
 
@@ -101,19 +140,10 @@ class FeatureDual:
     def __init__(
         self, rows: Rows, blocks: Sequence[Index], feature_map: Callable[..., Tensor], n_features: int, like: Matrix
     ):
-        self.rows, self.blocks, self.feature_map, self.n_features = rows, blocks, feature_map, n_features
+        self.rows, self.blocks, self.n_features = rows, blocks, n_features
         self.theta = like.new_zeros(n_features, like.shape[1])
-        self._psi = self._gram = like.new_empty(0, 0)
-
-    def _chunks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield psi(x) over slices of the features, in one buffer."""
-        width = max(1, BLOCK_BYTES // (len(x) * self.theta.element_size()))
-        for start in range(0, self.n_features, width):
-            columns = slice(start, min(start + width, self.n_features))
-            shape = (len(x), columns.stop - start)
-            buffer = self._psi if self._psi.shape == shape else self.theta.new_empty(shape)
-            self._psi = self.feature_map(x, columns, out=buffer)
-            yield columns, self._psi
+        self._chunks = FeatureChunks(feature_map, n_features, like)
+        self._gram = like.new_empty(0, 0)
 
     def open(self, block: slice, x: Tensor, expected_products: Scalar) -> tuple[Tensor, Product]:
         """Return psi_B theta and the product with psi_B psi_B^T, through the Gram matrix where that is cheaper."""
@@ -129,14 +159,14 @@ class FeatureDual:
             if not matrix_free:
                 add_gram(psi, self._gram)
         if matrix_free:
-            psi = self._psi
+            psi = self._chunks.psi
             return u, lambda v: psi @ (psi.T @ v)
         gram = self._gram.triu() + self._gram.triu(1).T
         return u, gram.__matmul__
 
     def update(self, change: Matrix) -> None:
         """Add psi_B^T change to theta; psi_B is computed again where it was not held whole."""
-        for columns, psi in [(slice(None), self._psi)] if self._whole else self._chunks(self._x):
+        for columns, psi in [(slice(None), self._chunks.psi)] if self._whole else self._chunks(self._x):
             self.theta[columns].addmm_(psi.T, change)
 
     def rebuild(self, alpha: Matrix) -> Check:
@@ -262,6 +292,12 @@ def initial_alpha(loss: Loss, y: Matrix, C: Scalar, init: str, seed: int) -> Mat
     return alpha
 
 
+def alpha_scale(loss: Loss, y: Matrix, C: Scalar) -> float:
+    """Return the unit of the trust radius: the largest target or, where it is larger, the largest finite bound."""
+    bounds = torch.cat([y, *alpha_box(loss, y, C)]).abs()
+    return float(bounds[bounds.isfinite()].max()) or 1.0
+
+
 def descend(
     aggregate: Aggregate,
     rows: Rows,
@@ -283,26 +319,29 @@ def descend(
     seed: int = 0,
     alpha: Matrix | None = None,
     epochs: int = 0,
-    callback: Callable[[dict[str, Any]], bool | None] | None = None,
+    callback: Callable[[DualResult], bool | None] | None = None,
     freeze_active: bool = True,
 ) -> DualResult:
-    """Run Algorithm 3 on an aggregate; :func:`solve_dual` says what the arguments are."""
+    """Run Algorithm 3 on an aggregate; :func:`solve_dual` says what the arguments are.
+
+    ``callback`` is given the result so far, a copy that later epochs leave alone.
+    """
     order = torch.cat(list(blocks)).to(y.device)
     y = y[order]
-    if alpha is None:
-        alpha = initial_alpha(loss, y, C, init, seed)
-    else:
-        alpha = alpha[order].clamp(*alpha_box(loss, y, C))
+    start = initial_alpha(loss, y, C, init, seed) if alpha is None else alpha[order]
+    alpha = start.clamp(*alpha_box(loss, y, C))
     if alpha.any():
         aggregate.rebuild(alpha)
+    unit = alpha_scale(loss, y, C)
     edges = np.cumsum([0, *map(len, blocks)]).tolist()
     kkt_tol = max(min(1e-6, tol / 10), 50 * torch.finfo(y.dtype).eps) * (float(y.abs().max()) or 1.0)
     reduction = REDUCTION if len(blocks) > 1 else 0.0
     begin, steps, tr_iterations, products = time.perf_counter(), epochs * len(blocks), 0, 0
     history: list[dict[str, Any]] = []
-    row: dict[str, Any] = {}
     last_epoch = epochs + max_epochs
-    for epoch in range(epochs + 1, last_epoch + 1):
+    epoch = epochs
+    while True:
+        epoch += 1
         sequence = block_sequence(block_order, len(blocks), seed, epoch)
         expected_products = math.inf
         for i, x in zip(sequence, prefetch(rows, [blocks[i] for i in sequence]), strict=True):
@@ -311,7 +350,7 @@ def descend(
             solution = minimise_block(
                 product, u, alpha[block], y[block], loss, C, kkt_tol=kkt_tol, reduction=reduction,
                 max_iter=max_tr_iter, max_cg_iter=max_cg_iter, freeze_active=freeze_active,
-                max_radius=max(max_radius * radius_decay ** (steps // radius_decay_every), RADIUS_FLOOR),
+                max_radius=unit * max(max_radius * radius_decay ** (steps // radius_decay_every), RADIUS_FLOOR),
             )  # fmt: skip
             aggregate.update(solution.a - alpha[block])
             alpha[block] = solution.a
@@ -331,19 +370,19 @@ def descend(
                 "relative_gap": gap / abs(primal) if gap else 0.0, "seconds": time.perf_counter() - begin,
                 "tr_iterations": tr_iterations, "products": products,
             }  # fmt: skip
-            done = row["relative_gap"] <= tol
+            done = abs(row["relative_gap"]) <= tol  # weak duality forbids a gap below zero but for rounding
             # In exact mode beta is kept by increments: an answer is certified on a fresh one.
             if aggregate.theta is not None or not (done or epoch == last_epoch):
                 break
         history.append(row)
-        if (callback is not None and callback(row)) or done:
-            break
-    unsorted = torch.empty_like(alpha)
-    unsorted[order] = alpha
-    return DualResult(
-        unsorted, aggregate.theta, row["primal"], row["dual"], row["gap"], row["relative_gap"],
-        row["relative_gap"] <= tol, row["epoch"], steps, tr_iterations, products, history,
-    )  # fmt: skip
+        unsorted = torch.empty_like(alpha)
+        unsorted[order] = alpha
+        result = DualResult(
+            unsorted, None if aggregate.theta is None else aggregate.theta.clone(), primal, dual, gap,
+            row["relative_gap"], done, epoch, steps, tr_iterations, products, history.copy(),
+        )  # fmt: skip
+        if (callback is not None and callback(result)) or done or epoch == last_epoch:
+            return result
 
 
 def solve_dual(
@@ -355,7 +394,7 @@ def solve_dual(
     block_size: int = 512,
     **options: Any,
 ) -> DualResult:
-    """Solve min_alpha alpha^T K alpha / 2 + sum f(alpha) over the box, for features or a kernel matrix of your own (Alg. 3).
+    """Solve min_alpha alpha^T K alpha / 2 + sum f(alpha) over the box, for your own features or kernel (Alg. 3).
 
     Args:
         psi_or_gram: features Psi (n, M) with K = Psi Psi^T, or the kernel matrix K (n, n) itself.
@@ -363,9 +402,10 @@ def solve_dual(
         loss: a name, or a :class:`Loss` (your own subclass works as it is).
         gram: whether ``psi_or_gram`` is K.
         block_size: rows in a block, B.
-        **options: ``C`` = 1.0, weight of the summed loss; ``max_epochs`` = 100; ``tol`` = 1e-3, relative duality gap to stop at;
-            ``check_every`` = 1 epochs between gap checks; ``block_order`` = "permute", "random" or "cyclic";
-            ``max_tr_iter`` = 50; ``max_cg_iter`` = 100; ``max_radius`` = 64, multiplied by ``radius_decay`` = 0.5
+        **options: ``C`` = 1.0, weight of the summed loss; ``max_epochs`` = 100; ``tol`` = 1e-3, relative duality gap to
+            stop at; ``check_every`` = 1 epochs between gap checks; ``block_order`` = "permute", "random" or "cyclic";
+            ``max_tr_iter`` = 50; ``max_cg_iter`` = 100; ``max_radius`` = 64, cap of the trust radius as a multiple of
+            max |y| or of the largest finite bound of alpha, whichever is larger, multiplied by ``radius_decay`` = 0.5
             every ``radius_decay_every`` = 1000 steps, down to 1e-3; ``init`` = "default" or "random"; ``seed`` = 0;
             ``callback(row)``, called at each check, stops when it returns True; ``alpha`` (n, T) and ``epochs``
             resume a result (same seed: as if uninterrupted).
@@ -374,7 +414,8 @@ def solve_dual(
         The dual and primal coefficients with the certified gap.
 
     Raises:
-        ValueError: shapes that do not fit, values that are not finite, or an unknown name.
+        ValueError: shapes that do not fit, values out of range or not finite, or an unknown name.
+        TypeError: an option of another type.
 
     Source: Algorithm 3 and Theorem 1 of the paper.
     """
@@ -393,16 +434,33 @@ def solve_dual(
             raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
     if loss.task == "classification" and not (y.abs() == 1).all():
         raise ValueError(f"y must be -1 or +1 for {type(loss).__name__}, got {y[y.abs() != 1][0].item()}")
-    one_of("block_order", options.get("block_order", "permute"), BLOCK_ORDERS)
-    one_of("init", options.get("init", "default"), INITS)
-    blocks = partition(len(y), block_size, options.get("seed", 0))
+    options = checked(options)
+    alpha = options.get("alpha")
+    if alpha is not None:
+        if alpha.shape != y.shape or alpha.dtype != y.dtype:
+            raise ValueError(
+                f"alpha is {alpha.dtype} of shape {tuple(alpha.shape)}; expected {y.dtype} of shape {tuple(y.shape)}"
+            )
+        if not torch.isfinite(alpha).all():
+            raise ValueError("alpha contains NaN or infinity; expected finite numbers")
+    callback = options.pop("callback", None)
+    blocks = partition(len(y), checked({"block_size": block_size})["block_size"], options.get("seed", 0))
     if gram:
         rows = TensorRows(torch.arange(len(y), device=y.device))
         aggregate = KernelDual(rows, blocks, lambda i, j: psi_or_gram[i[:, None], j], y)
     else:
         rows = TensorRows(psi_or_gram)
         aggregate = FeatureDual(rows, blocks, lambda x, columns, out: x[:, columns], psi_or_gram.shape[1], y)
-    return descend(aggregate, rows, blocks, y, loss, **options)
+    report = None if callback is None else lambda result: callback(result.history[-1])
+    return descend(aggregate, rows, blocks, y, loss, **options, callback=report)
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with their numbers as Python's own, or raise an error that names the first bad one."""
+    for name, value in options.items():
+        if name in NAMES:
+            one_of(name, value, NAMES[name])
+    return {name: number(name, value, *NUMBERS[name]) if name in NUMBERS else value for name, value in options.items()}
 
 
 def one_of(name: str, given: Any, allowed: Iterable[str]) -> str:

@@ -49,7 +49,7 @@ def minimise_block(
         C: weight of the loss.
         kkt_tol: stop a column when its projected gradient is at most this.
         reduction: stop it also when that has fallen to this share of where it began; CG's residual likewise.
-        max_radius: cap of the trust radius; the first radius is a quarter of it.
+        max_radius: cap of the trust radius, in units of ``a``; the first radius is a quarter of it.
         max_iter: trust-region iterations at most.
         max_cg_iter: conjugate-gradient iterations at most in each.
         freeze_active: hold coordinates at an active bound during CG; False is the paper's plain clipping, kept to
@@ -99,7 +99,7 @@ def minimise_block(
         shrink = torch.where(actual >= 0, 0.25, torch.where(rho < 0.25, 0.5, 1.0))
         radius = torch.where(accept & grow, (2 * radius).clamp_max(max_radius), radius * shrink)
         scale = (loss.conjugate(a, y, C).abs() + (u * a).abs()).sum(0)
-        stalled = (predicted.abs() <= 1e-12 * scale) | (radius < 1e-12)
+        stalled = (predicted.abs() <= 1e-12 * scale) | (radius < 1e-12 * max_radius)
         moved = torch.where(s <= lo - a, lo, torch.where(s >= hi - a, hi, a + s))
         a = torch.where(accept, moved, a)
         u = torch.where(accept, u + Ks, u)
@@ -133,9 +133,9 @@ def truncated_cg(
 ) -> tuple[Matrix, Row, int]:
     """Minimise g^T s + s^T (K + diag h) s / 2 within the radius and the box, by Steihaug's CG (Alg. 2).
 
-    A column ends on the sphere or at a relative residual of ``tol``. Coordinates that a CG step takes out of the box stop
-    at its wall, and CG starts again on the others; with ``follow_box=False`` the step is clipped and the column ends, as in
-    the paper. Curvature that varies over the rows is preconditioned by D = (1 + h) / (1 + min h), and the sphere is
+    A column ends on the sphere or at a relative residual of ``tol``. Coordinates that a CG step takes out of the box
+    stop at its wall, and CG starts again on the others; with ``follow_box=False`` the step is clipped and the column
+    ends, as in the paper. Curvature that varies over the rows is preconditioned by D = (1 + h) / (1 + min h), and the sphere is
     ||s||_D = radius; a constant h gives D = 1, which is plain CG.
 
     Returns:

@@ -9,7 +9,7 @@ class Dataset(BaseDataset):
     """Friedman's first function at a given C; only solvers that count kernel products run on it."""
 
     name = "conditioning"
-    parameters = {"n": [1_000], "C": [1.0, 100.0, 10_000.0]}  # noqa: RUF012
+    parameters = {"n": [500], "C": [1.0, 100.0, 10_000.0]}  # noqa: RUF012
 
     def get_data(self):
         """Load features, target and C."""

@@ -41,13 +41,17 @@ def fit_predict(arrays, params):
         d2 = torch.addmm(centre_norms[None], x, centres.T, alpha=-2).add_(x.square().sum(1, keepdim=True))
         return d2.clamp_min_(0).mul_(-gamma).exp_()
 
+    def factor_in_place(symmetric):
+        """Overwrite a symmetric matrix by its upper Cholesky factor: the lower one of its transpose, column-major."""
+        torch.linalg.cholesky(symmetric.mT, out=symmetric.mT)
+
     # Preconditioner T^-1 A^-1 with T^T T = K_MM + jitter and A^T A = T T^T / M + ridge.
     T = kernel(centres)
     T.diagonal().add_(M * torch.finfo(T.dtype).eps)
-    T = torch.linalg.cholesky(T, upper=True)
+    factor_in_place(T)
     A = (T @ T.T).div_(M)
     A.diagonal().add_(ridge)
-    A = torch.linalg.cholesky(A, upper=True)
+    factor_in_place(A)
 
     def solve(factor, b, transposed=False):
         return torch.linalg.solve_triangular(factor.T if transposed else factor, b, upper=not transposed)

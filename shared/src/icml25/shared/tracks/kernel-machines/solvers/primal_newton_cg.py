@@ -5,7 +5,7 @@ One CG product is one product with the Hessian, although it takes two with K. Th
 
 from icml25.shared.isolated import BaseSolver, measure
 
-MOST = 20_000
+MOST = 10_000
 
 
 def fit_predict(arrays, params):
