@@ -27,6 +27,18 @@ def test_literal_loss_is_the_same_loss():
     torch.testing.assert_close(fuml_loss(model(logits, labels=y), y), bench.literal_loss(logits, y))
 
 
+def test_ecml_averages_the_losses_and_adds_the_dissonance():
+    import torch
+
+    from icml25.shared.tracks.multiview.benchmark_utils import networks
+
+    logits = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(0))
+    y, evidence = torch.arange(8) % 4, torch.nn.functional.softplus(logits)
+    losses = [networks.evidential_loss(e, y, 5) for e in (networks.conflictive_mean(evidence), *evidence)]
+    loss, _ = networks.METHODS["ecml"]()
+    torch.testing.assert_close(loss(logits, y, 5), sum(losses) / 4 + networks.dissonance(evidence))
+
+
 def test_drf_on_synthetic_views():
     shares = bench.fusion_of_synthetic_views(0)
     assert shares["misaligned_least_weight"] >= 0.99

@@ -1,5 +1,6 @@
 """The classifier: scikit-learn's contract, every kind of input, training that can be stopped and resumed."""
 
+import json
 import pickle
 
 import numpy as np
@@ -7,6 +8,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_classification
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -22,7 +25,7 @@ WEIGHTS = "mini-batches of weighted rows are other batches than those of repeate
 
 
 @parametrize_with_checks(
-    [FUMLClassifier(2, n_layers=2, hidden_width=16, head_bias=0.5, epochs=20, lr=1e-2, random_state=0)],
+    [FUMLClassifier(2, n_layers=2, hidden_width=16, head_bias=0.5, epochs=8, lr=3e-2, random_state=0)],
     expected_failed_checks=lambda _: {
         "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
         "check_sample_weight_equivalence_on_sparse_data": WEIGHTS,
@@ -49,8 +52,8 @@ OVERFIT = {"hidden_width": 32, "head_bias": 0.5, "lr": 0.03}  # the best validat
 
 def test_splitters_pipelines_and_searches_of_scikit_learn(data):
     X, y = data
-    assert np.isfinite(cross_val_score(small(CUT), X, y, cv=3)).all()
-    search = GridSearchCV(small(CUT), {"p": [2, 3]}, cv=3).fit(X, y)
+    assert np.isfinite(cross_val_score(small(CUT, epochs=1), X, y, cv=2)).all()
+    search = GridSearchCV(small(CUT, epochs=1), {"p": [2, 3]}, cv=2).fit(X, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert 0 <= make_pipeline(StandardScaler(), small(CUT)).fit(X, y).score(X, y) <= 1
 
@@ -140,6 +143,22 @@ def test_frames_keep_their_names(data):
         clf.predict([views[0], views[1].iloc[:, ::-1]])
 
 
+def test_names_are_kept_per_view(data, tmp_path):
+    X, y = data
+    frame = pd.DataFrame(X[:, 3:], columns=list("abcde"))
+    clf = small().fit([X[:, :3], frame], y)
+    clf.save(tmp_path / "m")
+    for fitted in (clf, FUMLClassifier.load(tmp_path / "m")):
+        np.testing.assert_array_equal(fitted.predict([X[:, :3], frame]), fitted.predict([X[:, :3], X[:, 3:]]))
+        with pytest.raises(ValueError, match="view 1 must have the columns"):
+            fitted.predict([X[:, :3], frame.iloc[:, ::-1]])
+    cut = small([[7, 0], (2, 5)]).fit(pd.DataFrame(X, columns=list("abcdefgh")), y)
+    views = [pd.DataFrame(X[:, [7, 0]], columns=list("ha")), pd.DataFrame(X[:, 2:5], columns=list("cde"))]
+    np.testing.assert_array_equal(cut.credibility(views), cut.credibility(pd.DataFrame(X, columns=list("abcdefgh"))))
+    with pytest.raises(ValueError, match="view 0 must have the columns"):
+        cut.predict([views[0].iloc[:, ::-1], views[1]])
+
+
 def test_labels_of_any_kind(data):
     X, y = data
     names = np.array(["cat", "dog", "eel"])[y]
@@ -170,14 +189,14 @@ def test_outputs_agree_with_each_other(data):
 
 def test_it_learns():
     X, y = load_iris(return_X_y=True)
-    clf = FUMLClassifier(2, hidden_width=16, head_bias=0.5, epochs=100, lr=5e-3, random_state=0).fit(X, y)
+    clf = FUMLClassifier(2, hidden_width=16, head_bias=0.5, epochs=40, lr=2e-2, random_state=0).fit(X, y)
     assert clf.score(X, y) > 0.93
     assert clf.history_[-1]["loss"] < 0.5 * clf.history_[0]["loss"]
 
 
 def test_a_contradicting_view_raises_uncertainty_and_loses_weight():
     X, y = load_iris(return_X_y=True)
-    clf = FUMLClassifier(2, hidden_width=16, head_bias=0.5, epochs=100, lr=5e-3, random_state=0).fit(X, y)
+    clf = FUMLClassifier(2, hidden_width=16, head_bias=0.5, epochs=40, lr=2e-2, random_state=0).fit(X, y)
     wrong = X.copy()
     wrong[:, :2] = X[::-1, :2]  # view 0 of another class for the first and last 50 rows
     rows = np.r_[0:50, 100:150]
@@ -188,7 +207,7 @@ def test_a_contradicting_view_raises_uncertainty_and_loses_weight():
 @pytest.mark.parametrize("fusion", ["drf", "average", "uncertainty", "conflict"])
 def test_fusion_modes(data, fusion):
     X, y = data
-    report = small(3, fusion=fusion).fit(X, y).explain(X)
+    report = small(3, fusion=fusion, epochs=2).fit(X, y).explain(X)
     gain = {
         "drf": (1 - report.view_uncertainty) * (1 - report.conflict),
         "average": np.zeros((90, 3)),
@@ -208,9 +227,50 @@ def test_scaling_is_fitted_on_the_training_rows_alone(data):
     assert small(CUT, scale=None).fit(X, y).scalers_ is None
 
 
+@pytest.mark.parametrize(("dtype", "low", "high"), [("f2", 0, 1e-3), ("f2", -6e4, 6e4), ("f4", -3e38, 3e38)])
+def test_scaling_works_in_double_precision(dtype, low, high):
+    rng = np.random.default_rng(0)
+    X, y = (low + (high - low) * rng.random((60, 4))).astype(dtype), np.arange(60) % 2
+    clf = small(2).fit(X, y)
+    np.testing.assert_array_equal(clf.credibility(X), small(2).fit(X.astype(float), y).credibility(X.astype(float)))
+    for scaler, part in zip(clf.scalers_, (X[:, :2], X[:, 2:]), strict=True):
+        np.testing.assert_allclose(np.ptp(part.astype(float) * scaler.scale_, axis=0), 1)
+
+
+def test_a_range_that_overflows_is_refused(data):
+    X = data[0].copy()
+    X[:2, 4] = -1.5e308, 1.5e308
+    with pytest.raises(ValueError, match=r"view 1 .* too large"):
+        small(CUT).fit(X, data[1])
+
+
+def test_numpy_scalars_are_numbers(data, tmp_path):
+    X, y = data
+    numbers = {"epochs": 3, "batch_size": 32, "n_layers": 2, "hidden_width": 4, "p": 2, "views": 2}
+    numbers |= {"lr": 0.25, "dropout": 0.25, "weight_decay": 0.5, "validation_fraction": 0.25, "head_bias": 0.5}
+    as_numpy = {k: np.int64(v) if isinstance(v, int) else np.float32(v) for k, v in numbers.items()}
+    clf = small(**as_numpy, fusion=np.str_("drf"), warm_start=np.True_, random_state=np.int32(0)).fit(X, y)
+    np.testing.assert_array_equal(clf.credibility(X), small(**numbers).fit(X, y).credibility(X))
+    clf.save(tmp_path / "m")
+    loaded = FUMLClassifier.load(tmp_path / "m")
+    assert {k: loaded.get_params()[k] for k in numbers} == numbers
+    np.testing.assert_array_equal(loaded.credibility(X), clf.credibility(X))
+    grid = {"p": np.arange(2, 4), "dropout": np.float32([0, 0.1])}
+    assert GridSearchCV(small(2, epochs=1), grid, cv=2, error_score="raise").fit(X, y).best_params_
+
+
+def test_weight_decay_shrinks_the_weights(data):
+    def norm(weight_decay):
+        module = small(CUT, epochs=20, lr=1e-2, weight_decay=weight_decay).fit(*data).module_
+        return sum(float(w.detach().square().sum()) for w in module.state_dict().values())
+
+    assert norm(0.5) < 0.7 * norm(0.0)
+    assert FUMLClassifier().weight_decay == 1e-5
+
+
 def test_keeping_the_best_epoch_does_not_change_the_path_of_training(data, monkeypatch):
     X, y = data
-    parameters = {"epochs": 30, "validation_fraction": 0.3, **OVERFIT}
+    parameters = {"epochs": 12, "validation_fraction": 0.3, **OVERFIT, "lr": 0.1}
     losses = [r["loss"] for r in small(CUT, **parameters).fit(X, y).history_]
     falling = iter(range(0, -100, -1))  # as if every epoch were the best so far
     monkeypatch.setattr(FUMLClassifier, "_validate", lambda *_: {"validation_loss": next(falling)})
@@ -242,10 +302,10 @@ def stop_at(epoch):
 @pytest.mark.parametrize("through_file", [False, True])
 def test_a_stopped_run_resumes_to_the_same_result(data, fraction, through_file, tmp_path):
     X, y = data
-    parameters = {"epochs": 40, "validation_fraction": fraction, **OVERFIT}
+    parameters = {"epochs": 16, "validation_fraction": fraction, **OVERFIT, "lr": 0.1}
     whole = small(CUT, **parameters).fit(X, y)
-    clf = small(CUT, **parameters).fit(X, y, callback=stop_at(23))
-    assert len(clf.history_) == 23
+    clf = small(CUT, **parameters).fit(X, y, callback=stop_at(11))
+    assert len(clf.history_) == 11
     assert (clf._current is not None) == (fraction > 0)  # stopped after the best epoch
     if through_file:
         clf.save(tmp_path / "half.safetensors")
@@ -254,6 +314,89 @@ def test_a_stopped_run_resumes_to_the_same_result(data, fraction, through_file, 
     assert clf.history_ == whole.history_
     np.testing.assert_array_equal(clf.credibility(X), whole.credibility(X))
     assert clf.resume(X, y).history_ == whole.history_  # nothing left to do
+
+
+def fail_in_step(monkeypatch, step, error):
+    """Raise after some steps of the optimiser, in the middle of an epoch."""
+    steps, original = [], torch.optim.Adam.step
+
+    def counted(self, *args):
+        original(self, *args)
+        steps.append(1)
+        if len(steps) == step:
+            raise error
+
+    monkeypatch.setattr(torch.optim.Adam, "step", counted)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.3])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("no memory")])
+def test_an_interrupted_epoch_leaves_no_trace(data, monkeypatch, fraction, error):
+    X, y = data
+    parameters = {"epochs": 9, "batch_size": 30, "validation_fraction": fraction, **OVERFIT}
+    four = small(CUT, **parameters).fit(X, y, callback=stop_at(4))
+    whole = small(CUT, **parameters).fit(X, y)
+    clf = small(CUT, **parameters)
+    with monkeypatch.context() as patch:
+        fail_in_step(patch, 4 * 3 + 2, error)
+        with pytest.raises(type(error)):
+            clf.fit(X, y)
+    assert not clf.module_.training
+    assert clf.history_ == four.history_
+    np.testing.assert_array_equal(clf.credibility(X), four.credibility(X))
+    np.testing.assert_array_equal(clf.resume(X, y).credibility(X), whole.credibility(X))
+
+
+def test_a_callback_that_fails_keeps_its_epoch(data):
+    X, y = data
+    clf = small(CUT, epochs=6)
+    with pytest.raises(ZeroDivisionError):
+        clf.fit(X, y, callback=lambda _, record: 1 / (record["epoch"] - 3))
+    assert len(clf.history_) == 3 and not clf.module_.training
+    np.testing.assert_array_equal(clf.resume(X, y).credibility(X), small(CUT, epochs=6).fit(X, y).credibility(X))
+
+
+def test_a_callback_may_return_a_numpy_bool(data):
+    clf = small(CUT).fit(*data, callback=lambda *_: np.bool_(True))
+    assert len(clf.history_) == 1
+
+
+def test_a_failed_call_before_the_first_epoch_changes_nothing(data, monkeypatch):
+    X, y = data
+    bad = X.copy()
+    bad[3, 5] = np.nan
+    fresh = small(CUT)
+    with pytest.raises(ValueError, match="NaN"):
+        fresh.partial_fit(bad, y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="not in classes_"):
+        fresh.partial_fit(X, y + 1, classes=[0, 1, 2])
+    assert vars(fresh) == vars(small(CUT))
+    fresh.partial_fit(X, y, classes=[0, 1, 2])
+
+    clf = small(CUT).fit(X, y)
+    before, state = clf.credibility(X), vars(clf).copy()
+    for views, target in ((bad, y), (X[:, :6], y), (X, np.zeros(90)), ([X, X[:80]], y), (X, np.linspace(0, 1, 90))):
+        with pytest.raises(ValueError):
+            clf.fit(views, target)
+    with monkeypatch.context() as patch:
+        fail_in_step(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            clf.fit(X, y)
+        with pytest.raises(ValueError, match="not in classes_"):
+            clf.set_params(warm_start=True).fit(X, y + 1)
+    assert vars(clf) == state | {"warm_start": True}
+    np.testing.assert_array_equal(clf.credibility(X), before)
+
+
+def test_resume_refuses_other_targets(data, tmp_path):
+    X, y = data
+    clf = small(CUT).fit(X, y, callback=stop_at(2))
+    clf.save(tmp_path / "m")
+    for stopped in (clf, FUMLClassifier.load(tmp_path / "m")):
+        for views, target, weight in ((X, y[::-1], None), (X[:80], y[:80], None), (X, y, np.ones(90))):
+            with pytest.raises(ValueError, match="must be those of fit"):
+                stopped.resume(views, target, weight)
+        assert len(stopped.resume(X, list(y)).history_) == 5
 
 
 def test_a_checkpoint_written_by_the_callback_resumes(data, tmp_path):
@@ -279,10 +422,10 @@ def test_partial_fit(data):
     clf = small(CUT, epochs=1)
     with pytest.raises(ValueError, match="classes"):
         clf.partial_fit(X, y)
-    for epoch in range(1, 31):
+    for epoch in range(1, 9):
         clf.partial_fit(X, y, classes=[0, 1, 2])
         assert len(clf.history_) == epoch
-    whole = small(CUT, epochs=30).fit(X, y)
+    whole = small(CUT, epochs=8).fit(X, y)
     np.testing.assert_array_equal(clf.credibility(X), whole.credibility(X))
     clf.partial_fit(X[y == 1], y[y == 1])  # one class in a batch is fine
     with pytest.raises(ValueError, match="not in classes_"):
@@ -351,11 +494,54 @@ def test_loading_something_else(tmp_path):
     (tmp_path / "junk").write_bytes(b"not a model")
     with pytest.raises(ValueError, match="junk is not a readable safetensors file"):
         FUMLClassifier.load(tmp_path / "junk")
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(1)}, tmp_path / "other")
     with pytest.raises(ValueError, match="other is not a saved FUMLClassifier"):
         FUMLClassifier.load(tmp_path / "other")
+
+
+DAMAGES = {
+    "no weight": lambda t, h: t.pop("module.backbones.0.head.bias"),
+    "unknown weight": lambda t, h: t.update({"module.extra": torch.zeros(1)}),
+    "unknown group": lambda t, h: t.update({"extra.a": torch.zeros(1)}),
+    "unnamed group": lambda t, h: t.update({"extra": torch.zeros(1)}),
+    "weight shape": lambda t, h: t.update({"module.backbones.0.head.bias": torch.zeros(2)}),
+    "current shape": lambda t, h: t.update({"current.backbones.0.head.bias": torch.zeros(2)}),
+    "no moment": lambda t, h: t.pop("optimizer.0.exp_avg"),
+    "no optimizer": lambda t, h: [t.pop(key) for key in list(t) if key.startswith("optimizer")],
+    "moment shape": lambda t, h: t.update({"optimizer.0.exp_avg": torch.zeros(2)}),
+    "no scaler": lambda t, h: [t.pop(key) for key in list(t) if key.startswith("scaler")],
+    "scaler shape": lambda t, h: t.update({"scaler.1": torch.zeros(2, 4, dtype=torch.float64)}),
+    "one scaler": lambda t, h: t.pop("scaler.1"),
+    "no parameter": lambda t, h: h["parameters"].pop("lr"),
+    "unknown parameter": lambda t, h: h["parameters"].update(extra=1),
+    "parameter out of range": lambda t, h: h["parameters"].update(dropout=2),
+    "parameter of another type": lambda t, h: h.update(parameters=3),
+    "views": lambda t, h: h["parameters"].update(views=[{"stop": 3}]),
+    "widths": lambda t, h: h.update(widths=[3, 4]),
+    "classes": lambda t, h: h["classes"]["values"].pop(),
+    "dtype": lambda t, h: h["classes"].update(dtype="nothing"),
+    "no history": lambda t, h: h.pop("history"),
+    "no format": lambda t, h: h.pop("format"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_loading_a_damaged_file(data, tmp_path, damage):
+    small(CUT, epochs=1).fit(*data).save(tmp_path / "model")
+    with safe_open(tmp_path / "model", framework="pt") as file:
+        header = json.loads(file.metadata()["icml25.fuml"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    damage(tensors, header)
+    save_file(tensors, tmp_path / "bad", metadata={"icml25.fuml": json.dumps(header)})
+    with pytest.raises(ValueError, match=r"bad is (damaged|not a saved)"):
+        FUMLClassifier.load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("header", ["{", "[]", "3"])
+def test_loading_a_damaged_header(tmp_path, header):
+    save_file({"a": torch.zeros(1)}, tmp_path / "bad", metadata={"icml25.fuml": header})
+    with pytest.raises(ValueError, match="bad is not"):
+        FUMLClassifier.load(tmp_path / "bad")
 
 
 def test_pickle_and_clone(data):
@@ -477,6 +663,10 @@ def test_no_views(data):
         ([[-1]], r"views\[0\] must hold column numbers in 0..7"),
         ([[]], r"views\[0\]"),
         ([["a"]], r"views\[0\]"),
+        ([np.array([], dtype=int)], r"views\[0\]"),
+        (True, "views must be None"),
+        ([[0, True]], r"views\[0\]"),
+        ([(False, 3)], r"views\[0\]"),
     ],
 )
 def test_bad_cuts(data, views, message):
@@ -498,6 +688,13 @@ def test_bad_cuts(data, views, message):
         {"n_layers": 0},
         {"hidden_width": 0},
         {"head_bias": float("nan")},
+        {"head_bias": True},
+        {"head_bias": "0.5"},
+        {"warm_start": "no"},
+        {"dropout": False},
+        {"device": "tpu"},
+        {"device": "meta"},
+        {"device": 0.5},
         {"fusion": "mean"},
         {"scale": "standard"},
         {"lr": 0},
@@ -520,6 +717,36 @@ def test_bad_sample_weights(data, weight):
 def test_diverging_training_says_so(data):
     with pytest.raises(ValueError, match=r"training diverged in epoch .* lower lr"):
         small(CUT, lr=1e38, epochs=50, scale=None).fit(*data)
+
+
+@pytest.mark.parametrize("epochs", [1, 50])
+def test_diverging_training_leaves_no_broken_predictor(data, epochs):
+    X, y = data
+    clf = small(CUT, lr=1e38, epochs=epochs, scale=None)
+    with pytest.raises(ValueError, match="diverged"):
+        clf.fit(X, y)
+    assert not hasattr(clf, "module_")
+    clf.set_params(lr=1e-3).fit(X, y)
+    with pytest.raises(ValueError, match="diverged"):
+        clf.set_params(lr=1e38, warm_start=True).fit(X, y)
+    assert np.isfinite(clf.credibility(X)).all()
+
+
+def test_an_overflow_of_the_network_is_refused(data):
+    X, y = data
+    clf = small(CUT, scale=None).fit(X, y)
+    with torch.no_grad():
+        clf.module_.backbones[1].head.weight.fill_(1e3)
+    far = X.copy()
+    far[:, 3:] = 3e38
+    with pytest.raises(ValueError, match="view 1 holds values so large"):
+        clf.predict(far)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.99])
+def test_a_validation_split_without_all_classes_says_so(data, fraction):
+    with pytest.raises(ValueError, match=r"validation_fraction=0\.\d+ doesn't split 90 rows"):
+        small(CUT, validation_fraction=fraction).fit(*data)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

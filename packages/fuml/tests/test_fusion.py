@@ -112,7 +112,7 @@ def fused_uncertainty(views):
     return uncertainty(credibility(drf(m, c))), uncertainty(c)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, st.integers(2, 8))
 def test_a_noisier_view_raises_the_uncertainty(seed, classes):
     """Proposition 3.4: both views rank the classes alike, and view 2 has the smaller gaps to the top."""
@@ -125,7 +125,7 @@ def test_a_noisier_view_raises_the_uncertainty(seed, classes):
     assert u > u_views[0]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(seeds, st.integers(2, 8))
 def test_conflicting_views_raise_the_uncertainty(seed, classes):
     """Proposition 3.5: two views that are confident of different classes."""

@@ -4,7 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from icml25.fuml import FUML, FUMLOutput, ViewMLP, category_credibility_loss, fuml_loss, memberships
+from icml25.fuml import (
+    FUML,
+    FUMLOutput,
+    ViewMLP,
+    category_credibility_loss,
+    fuml_loss,
+    fuse,
+    fusion_weights,
+    memberships,
+    training_credibility,
+)
 
 
 def literal(logits, y, p=3.0):
@@ -141,6 +151,47 @@ def test_loss_refuses_an_output_of_other_labels(logits):
         fuml_loss(model(list(logits), labels=y), y.flip(0))
     with pytest.raises(ValueError, match=r"labels in 0\.\.3"):
         model(list(logits), labels=y + 1)
+
+
+BAD_LABELS = {
+    "float": torch.zeros(6),
+    "bool": torch.zeros(6, dtype=torch.bool),
+    "too few": torch.zeros(5, dtype=torch.int64),
+    "one": torch.zeros(1, dtype=torch.int64),
+    "scalar": torch.tensor(0),
+    "column": torch.zeros(6, 1, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("y", BAD_LABELS.values(), ids=BAD_LABELS.keys())
+def test_labels_of_another_shape_or_dtype_are_refused(logits, y):
+    """Type-checked runs refuse them by the annotation."""
+    m, model = memberships(logits[0]), identity_model()
+    out = model(list(logits), labels=torch.zeros(6, dtype=torch.int64))
+    for function in (training_credibility, category_credibility_loss):
+        with pytest.raises((TypeError, ValueError), match=r"\by\b"):
+            function(m, y)
+    with pytest.raises((TypeError, ValueError), match=r"\by\b"):
+        fuml_loss(out, y)
+    for function in (model, model.from_logits):
+        with pytest.raises((TypeError, ValueError), match=r"\blabels\b"):
+            function(list(logits), y)
+
+
+def test_labels_of_any_integer_dtype_and_weights_per_sample(logits):
+    y = torch.tensor([0, 1, 2, 3, 0, 1])
+    out = identity_model()(list(logits), labels=y.int())
+    torch.testing.assert_close(fuml_loss(out, y), fuml_loss(identity_model()(list(logits), labels=y), y))
+    with pytest.raises((TypeError, ValueError), match="sample_weight"):
+        fuml_loss(out, y, torch.ones(6, 1, dtype=torch.float64))
+
+
+def test_the_network_fuses_by_its_mode(logits):
+    outs = {mode: identity_model(fusion=mode)(list(logits)) for mode in ("drf", "average", "uncertainty", "conflict")}
+    for mode, out in outs.items():
+        torch.testing.assert_close(out.weights, fusion_weights(out.view_uncertainty, out.conflict, mode))
+        torch.testing.assert_close(out.membership, fuse(out.view_membership, out.weights))
+        assert all(other is out or not torch.allclose(other.weights, out.weights) for other in outs.values())
 
 
 def test_a_dead_view_is_uncertain_in_conflict_and_still_weighs(logits):

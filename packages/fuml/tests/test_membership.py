@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icml25.fuml import credibility, memberships, training_credibility, uncertainty
+from icml25.fuml import category_credibility_loss, credibility, memberships, training_credibility, uncertainty
 
 unit = st.floats(0, 1, width=32)
 
@@ -48,6 +48,17 @@ def test_memberships_of_dead_logits_are_zero_with_finite_gradient():
     assert torch.equal(m, torch.zeros(2, 3))
     m.sum().backward()
     assert torch.isfinite(a.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", ["smallest", "tiny"])
+def test_memberships_of_tiny_logits_have_a_finite_gradient(dtype, size):
+    unit = getattr(torch.finfo(dtype), {"smallest": "smallest_normal", "tiny": "tiny"}[size])
+    unit = unit * (torch.finfo(dtype).eps if size == "smallest" else 1)
+    a = (unit * torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)).to(dtype).requires_grad_()
+    m = memberships(a)
+    (m * m).sum().backward()
+    assert torch.isfinite(m).all() and torch.isfinite(a.grad).all()
 
 
 @given(vectors(elements=st.floats(-1e4, 1e4, width=32)))
@@ -160,7 +171,16 @@ def test_norm_order_out_of_range(p):
         memberships(torch.ones(3), p)
 
 
-@pytest.mark.parametrize("function", [memberships, credibility, lambda m: training_credibility(m, torch.tensor([0]))])
+@pytest.mark.parametrize(
+    "function",
+    [
+        memberships,
+        credibility,
+        uncertainty,
+        lambda m: training_credibility(m, torch.tensor([0])),
+        lambda m: category_credibility_loss(m, torch.tensor([0])),
+    ],
+)
 def test_one_class_is_refused(function):
     with pytest.raises(ValueError, match="at least 2 classes"):
         function(torch.ones(1, 1))

@@ -1,11 +1,14 @@
 """scikit-learn classifier around the network: views in, labels and uncertainties out."""
 
 import copy
+import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -29,7 +32,8 @@ from .views import View, cut, given_as_views, read_views
 
 __all__ = ["FUMLClassifier", "FusionReport"]
 
-Callback = Callable[["FUMLClassifier", dict[str, float]], Any]
+Record = dict[str, int | float]  # of an epoch
+Callback = Callable[["FUMLClassifier", Record], Any]
 FORMAT = "icml25.fuml/1"
 ROWS_AT_ONCE = 4096  # rows that are dense and float32 at a time outside training
 
@@ -66,12 +70,16 @@ class _TrainingData:
 class FUMLClassifier(ClassifierMixin, BaseEstimator):
     """Multi-view classifier whose uncertainty rises where views are noisy or contradict each other.
 
+    An error or Ctrl-C while training takes back the epoch it came in: the estimator is that of the last finished epoch,
+    or as it was before the call if there is none.
+
     The input ``X`` of all methods is a sequence or mapping of 2-D arrays with the same rows (dense, sparse or data
     frames), or, with ``views`` set, one 2-D array that is cut into views. Missing values are out of the method's scope.
 
     Args:
         views: how to cut one 2-D array: a number of contiguous blocks of (nearly) equal width, or a list with a
-            (start, stop) tuple or a list of column numbers per view. None: X must come as views.
+            (start, stop) tuple or a list of column numbers per view; a list of two numbers means two columns, also
+            where it was a tuple before it went through JSON. None: X must come as views.
         n_layers: linear layers per view.
         hidden_width: width of the hidden layers; None: that of the view, as in the paper. Views of few columns learn
             better with more.
@@ -84,7 +92,7 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         batch_size: samples per step.
         lr: learning rate of Adam.
         weight_decay: weight decay of Adam (the official code's 1e-5; the paper's text says 1e-4).
-        scale: "minmax" scales every feature to [0, 1] on the training rows (not clipped), None leaves it.
+        scale: "minmax" scales every feature to [0, 1] on the training rows (in float64, not clipped), None leaves it.
         validation_fraction: share of the training rows in [0, 1) held out (stratified); if positive, the epoch with
             the least validation loss is kept instead of the last one.
         device: a torch device, or "auto" (CUDA where there is one).
@@ -169,17 +177,19 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         """
         self._check_parameters()
         again = self.warm_start and hasattr(self, "module_")
-        data = self._training_data(X, y, sample_weight, reset=not again)
-        if not again:
-            self._set_classes(data.labels[data.rows])
-        train, validation = self._split(data)
-        if not again:
-            self._start(data.views, train)
-        self._last_epoch = len(self.history_) + self.epochs
-        return self._train(data, train, validation, callback)
+        with self._kept_if_no_epoch_ends():
+            data = self._training_data(X, y, sample_weight, reset=not again)
+            if not again:
+                self._set_classes(data.labels[data.rows])
+            train, validation = self._split(data)
+            if not again:
+                self._start(data.views, train)
+            self._last_epoch = len(self.history_) + int(self.epochs)
+            self._targets = self._digest(data)
+            return self._train(data, train, validation, callback)
 
     def resume(self, X: Any, y: Any, sample_weight: Any = None, callback: Callback | None = None) -> "FUMLClassifier":
-        """Continue a ``fit`` that its callback stopped, with the result of an uninterrupted one.
+        """Continue a ``fit`` that its callback, an error or Ctrl-C stopped, with the result of an uninterrupted one.
 
         Works on the same estimator and on one saved by :meth:`save` and loaded again.
 
@@ -194,11 +204,13 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             NotFittedError: there is nothing to resume.
-            ValueError: see :meth:`fit`.
+            ValueError: y or sample_weight are not those of ``fit``; see :meth:`fit`.
         """
         check_is_fitted(self, "module_")
         self._check_parameters()
         data = self._training_data(X, y, sample_weight, reset=False)
+        if self._digest(data) != self._targets:
+            raise ValueError(f"y and sample_weight must be those of fit, got others (for {len(data.labels)} rows).")
         return self._train(data, *self._split(data), callback)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "FUMLClassifier":
@@ -222,14 +234,29 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         first = not hasattr(self, "module_")
         if first and classes is None:
             raise ValueError("classes must be given in the first call of partial_fit.")
-        data = self._training_data(X, y, sample_weight, reset=first)
-        if first:
-            self._set_classes(np.asarray(classes))
-            self._start(data.views, data.rows)
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+        if not first and classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={list(classes)} differs from those of earlier calls, {list(self.classes_)}.")
-        self._last_epoch = len(self.history_) + 1
-        return self._train(data, data.rows, data.rows[:0], None)
+        with self._kept_if_no_epoch_ends():
+            data = self._training_data(X, y, sample_weight, reset=first)
+            if first:
+                self._set_classes(np.asarray(classes))
+                self._start(data.views, data.rows)
+            self._last_epoch = len(self.history_) + 1
+            self._targets = self._digest(data)
+            return self._train(data, data.rows, data.rows[:0], None)
+
+    @contextmanager
+    def _kept_if_no_epoch_ends(self) -> Iterator[None]:
+        """Leave the estimator as it was where training fails before its first epoch has ended."""
+        before = vars(self).copy()
+        try:
+            yield
+        except BaseException:
+            history = getattr(self, "history_", None)
+            if not history or history is before.get("history_"):
+                vars(self).clear()
+                vars(self).update(before)
+            raise
 
     def _start(self, views: list[View], rows: np.ndarray) -> None:
         """Fit the scalers and build a fresh network and optimiser."""
@@ -239,11 +266,13 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             self.scalers_ = []
             for view in views:
                 scaler = MinMaxScaler()
-                for chunk in _chunks(rows, ROWS_AT_ONCE):
-                    scaler.partial_fit(_finite(view.rows(chunk), view))
+                with np.errstate(over="ignore"):
+                    for chunk in _chunks(rows, ROWS_AT_ONCE):
+                        scaler.partial_fit(_finite(view.rows(chunk).astype(np.float64), view))
+                _finite(scaler.data_range_, view)
                 self.scalers_.append(scaler)
         self.module_ = self._build([view.width for view in views])
-        self.history_ = []
+        self.history_: list[Record] = []
         self._optimizer_state: dict[int, dict[str, Tensor]] = {}
         self._current: dict[str, Tensor] | None = None  # last epoch's weights, where module_ holds better earlier ones
         self._best_loss = math.inf
@@ -252,12 +281,12 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         return self._network(
             widths,
             len(self.classes_),
-            self.p,
-            self.fusion,
-            n_layers=self.n_layers,
-            dropout=self.dropout,
-            hidden_width=self.hidden_width,
-            head_bias=self.head_bias,
+            float(self.p),
+            str(self.fusion),
+            n_layers=int(self.n_layers),
+            dropout=float(self.dropout),
+            hidden_width=None if self.hidden_width is None else int(self.hidden_width),
+            head_bias=None if self.head_bias is None else float(self.head_bias),
             generator=torch.Generator().manual_seed(self._seed),
         )
 
@@ -285,13 +314,13 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             return [t.to(device) for t in x], y[i].to(device), None if weight is None else weight[i].to(device)
 
         module = self.module_.to(device)
-        optimizer = torch.optim.Adam(module.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True)
+        optimizer = torch.optim.Adam(
+            module.parameters(), lr=float(self.lr), weight_decay=float(self.weight_decay), fused=True
+        )
         groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": self._optimizer_state, "param_groups": groups})
+        optimizer.load_state_dict({"state": _clones(self._optimizer_state), "param_groups": groups})
 
-        while len(self.history_) < self._last_epoch:
-            epoch = len(self.history_) + 1
-            best = _copy(module) if len(validation) else None
+        def one_epoch(epoch: int, best: dict[str, Tensor]) -> Record:
             if self._current is not None:
                 module.load_state_dict(self._current)
             # Each epoch has its own random streams, so a resumed run draws what an uninterrupted one would have.
@@ -300,7 +329,7 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             generator = torch.Generator(device).manual_seed(int(dropout_seed))
             module.train()
             total = torch.zeros((), device=device)
-            for index in _chunks(order, self.batch_size):
+            for index in _chunks(order, int(self.batch_size)):
                 x, target, w = batch(index)
                 logits = [net(t, generator) for net, t in zip(module.backbones, x, strict=True)]
                 loss = fuml_loss(module.from_logits(logits, target), target, w)
@@ -309,25 +338,38 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
                 optimizer.step()
                 total += loss.detach() * len(index)
             module.eval()
-            record: dict[str, float] = {"epoch": epoch, "loss": float(total) / len(train)}
-            if not math.isfinite(record["loss"]):
+            record: Record = {"epoch": epoch, "loss": float(total) / len(train)}
+            if not math.isfinite(record["loss"]) or not all(w.isfinite().all() for w in module.parameters()):
                 raise ValueError(f"training diverged in epoch {epoch} (loss {record['loss']}): lower lr={self.lr!r}.")
-            self._current = None
+            current, best_loss = None, self._best_loss
             if len(validation):
                 record |= self._validate(module, batch, validation)
-                if record["validation_loss"] < self._best_loss:
-                    self._best_loss = record["validation_loss"]
-                elif best is not None:
-                    self._current = _copy(module)
+                if record["validation_loss"] < best_loss:
+                    best_loss = record["validation_loss"]
+                else:
+                    current = _copy(module)
                     module.load_state_dict(best)
-            self._optimizer_state = optimizer.state_dict()["state"]
-            self.history_.append(record)
-            if self.verbose:
-                print(", ".join(f"{key} {value:.4g}" for key, value in record.items()))
-            if callback is not None and callback(self, dict(record)) is True:
-                break
-        module.cpu()
-        self._optimizer_state = {i: {k: t.cpu() for k, t in s.items()} for i, s in self._optimizer_state.items()}
+            self._optimizer_state = _clones(optimizer.state_dict()["state"])
+            self._current, self._best_loss, self.history_ = current, best_loss, [*self.history_, record]
+            return record
+
+        try:
+            while len(self.history_) < self._last_epoch:
+                finished = _copy(module)
+                try:
+                    record = one_epoch(len(self.history_) + 1, finished)
+                except BaseException:
+                    module.load_state_dict(finished)
+                    module.eval()
+                    raise
+                if self.verbose:
+                    print(", ".join(f"{key} {value:.4g}" for key, value in record.items()))
+                stop = callback is not None and callback(self, dict(record))
+                if isinstance(stop, (bool, np.bool_)) and stop:
+                    break
+        finally:
+            module.cpu()
+            self._optimizer_state = {i: {k: t.cpu() for k, t in s.items()} for i, s in self._optimizer_state.items()}
         return self
 
     @staticmethod
@@ -354,7 +396,8 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             Labels, (n,).
 
         Raises:
-            ValueError: NaN or infinity in a view, or views that differ from those of ``fit`` in number, width or name.
+            ValueError: NaN, infinity or far too large values in a view, or views that differ from those of ``fit`` in
+                number, width or name.
         """
         (index,) = self._collect(X, lambda out: (out.credibility.argmax(-1),))
         return self.classes_[index]
@@ -455,6 +498,9 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             x = [self._scaled(view, rows, v).to(device) for v, view in enumerate(views)]
             # Fusion in double precision, so that results don't depend on how rows are batched.
             logits = [net(t).to("cpu", torch.float64) for net, t in zip(module.backbones, x, strict=True)]
+            for view, a in zip(views, logits, strict=True):
+                if not a.isfinite().all():
+                    raise ValueError(f"X: view {view.name} holds values so large that the network overflows.")
             taken = [t.numpy() for t in read(module.from_logits(logits))]
             columns = columns or [np.empty((n, *t.shape[1:]), t.dtype) for t in taken]
             for column, t in zip(columns, taken, strict=True):
@@ -466,11 +512,10 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
     def _read(self, X: Any, reset: bool) -> list[View]:
         """Read X as views, and note their widths and names (``reset``) or compare them with those noted."""
         if self.views is None or given_as_views(X):
-            views, keys, columns = read_views(X)
+            views, keys = read_views(X)
             if not reset and self._keys is not None and keys is not None and set(keys) == set(self._keys):
                 order = [keys.index(key) for key in self._keys]  # a mapping is matched by key
                 views, keys = [views[i] for i in order], self._keys
-                columns = None if columns is None else [columns[i] for i in order]
             if not reset and keys != self._keys:
                 expected, got = (
                     "a sequence of views" if k is None else f"a mapping with keys {k}" for k in (self._keys, keys)
@@ -480,30 +525,25 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
                 self._keys = keys
                 self.n_features_in_ = sum(view.width for view in views)
                 vars(self).pop("feature_names_in_", None)
-                if columns is not None:
-                    self.feature_names_in_ = np.concatenate(columns)
+                if all(view.names is not None for view in views):
+                    self.feature_names_in_ = np.array([name for view in views for name in view.names or ()], object)
         else:
             X = validate_data(
                 self, X, accept_sparse="csr", ensure_all_finite=False, ensure_min_samples=int(reset), reset=reset
             )
-            views, columns = cut(X, self.views), None
+            views = cut(X, self.views, getattr(self, "feature_names_in_", None))
             if reset:
                 self._keys = None
         widths = [view.width for view in views]
         if reset:
-            self._widths = widths
+            self._widths, self._names = widths, [view.names for view in views]
         elif len(widths) != len(self._widths):
             raise ValueError(f"X must hold {len(self._widths)} views as in fit, got {len(widths)}.")
-        for view, expected in zip(views, self._widths, strict=True):
-            if view.width != expected:
-                raise ValueError(f"X: view {view.name} must have {expected} columns as in fit, got {view.width}.")
-        if not reset and columns is not None and hasattr(self, "feature_names_in_"):
-            fitted = np.split(self.feature_names_in_, np.cumsum(self._widths)[:-1])
-            for view, got, expected in zip(views, columns, fitted, strict=True):
-                if not np.array_equal(got, expected):
-                    raise ValueError(
-                        f"X: view {view.name} must have the columns {list(expected)} as in fit, got {list(got)}."
-                    )
+        for view, width, names in zip(views, self._widths, self._names, strict=True):
+            if view.width != width:
+                raise ValueError(f"X: view {view.name} must have {width} columns as in fit, got {view.width}.")
+            if names is not None and view.names is not None and view.names != names:
+                raise ValueError(f"X: view {view.name} must have the columns {names} as in fit, got {view.names}.")
         return views
 
     def _training_data(self, X: Any, y: Any, sample_weight: Any, reset: bool) -> _TrainingData:
@@ -530,13 +570,25 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must hold at least 2 classes, got 1 class: {self.classes_.tolist()}.")
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
 
+    def _digest(self, data: _TrainingData) -> str:
+        """What tells the labels and weights of two calls apart."""
+        codes = np.searchsorted(self.classes_, data.labels).astype(np.int64)
+        return hashlib.sha256(codes.tobytes() + (b"" if data.weight is None else data.weight.tobytes())).hexdigest()
+
     def _split(self, data: _TrainingData) -> tuple[np.ndarray, np.ndarray]:
         """Rows to train on and rows to validate on."""
         if self.validation_fraction == 0:
             return data.rows, data.rows[:0]
-        train, validation = train_test_split(
-            data.rows, test_size=self.validation_fraction, stratify=data.labels[data.rows], random_state=self._seed
-        )
+        labels, fraction = data.labels[data.rows], float(self.validation_fraction)
+        try:
+            train, validation = train_test_split(
+                data.rows, test_size=fraction, stratify=labels, random_state=self._seed
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"validation_fraction={fraction} doesn't split {len(labels)} rows into two parts with a row of each of "
+                f"{len(np.unique(labels))} classes: {error}"
+            ) from error
         return np.asarray(train), np.asarray(validation)
 
     def _scaled(self, view: View, rows: slice | np.ndarray, v: int) -> Tensor:
@@ -544,7 +596,7 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         x = view.rows(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             if self.scalers_ is not None:
-                x = x * self.scalers_[v].scale_ + self.scalers_[v].min_
+                x = x.astype(np.float64) * self.scalers_[v].scale_ + self.scalers_[v].min_
             x = x.astype(np.float32)
         return torch.from_numpy(_finite(x, view))
 
@@ -559,7 +611,12 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
     def _torch_device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        try:
+            device = torch.device(self.device)
+            torch.zeros(1, device=device).cpu()
+        except (AssertionError, RuntimeError, TypeError) as error:
+            raise ValueError(f"device must be 'auto' or a device of this machine, got {self.device!r}.") from error
+        return device
 
     def _check_parameters(self) -> None:
         check_norm_order(self.p)
@@ -571,18 +628,18 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             value = getattr(self, name)
             if name == "hidden_width" and value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
                 raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
         for name, low, high in (("dropout", 0, 1), ("validation_fraction", 0, 1), ("weight_decay", 0, math.inf)):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not low <= value < high:
+            if not _is_real(value) or not low <= value < high:
                 raise ValueError(f"{name} must be in [{low}, {high}), got {value!r}.")
-        if self.head_bias is not None and not (
-            isinstance(self.head_bias, (int, float)) and math.isfinite(self.head_bias)
-        ):
+        if self.head_bias is not None and not (_is_real(self.head_bias) and math.isfinite(self.head_bias)):
             raise ValueError(f"head_bias must be None or a finite number, got {self.head_bias!r}.")
-        if not isinstance(self.lr, (int, float)) or not 0 < self.lr < math.inf:
+        if not _is_real(self.lr) or not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be in (0, inf), got {self.lr!r}.")
+        if not isinstance(self.warm_start, (bool, np.bool_)):
+            raise ValueError(f"warm_start must be True or False, got {self.warm_start!r}.")
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn what the estimator takes."""
@@ -622,11 +679,13 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             "classes": {"dtype": str(self.classes_.dtype), "values": self.classes_.tolist()},
             "widths": self._widths,
             "keys": self._keys,
+            "names": self._names,
             "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
             "n_features": int(self.n_features_in_),
             "history": self.history_,
             "seed": self._seed,
             "last_epoch": self._last_epoch,
+            "targets": self._targets,
             "best_loss": self._best_loss if math.isfinite(self._best_loss) else None,
         }
         temporary = f"{os.fspath(path)}.part"
@@ -656,15 +715,26 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
             with safetensors.safe_open(name, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("icml25.fuml", "{}"))
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
+        except (safetensors.SafetensorError, json.JSONDecodeError) as error:
             raise ValueError(f"{name} is not a readable safetensors file: {error}") from error
-        if header.get("format") != FORMAT:
-            raise ValueError(f"{name} is not a saved FUMLClassifier: its format is {header.get('format')!r}.")
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise ValueError(f"{name} is not a saved FUMLClassifier of format {FORMAT!r}.")
+        try:
+            return cls._restored(header, tensors)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{name} is damaged: {error!r}") from error
+
+    @classmethod
+    def _restored(cls, header: dict[str, Any], tensors: dict[str, Tensor]) -> "FUMLClassifier":
+        """The estimator that :meth:`save` wrote; any error means that the file doesn't fit together."""
         parameters = header["parameters"]
-        parameters["views"] = _views_from_json(parameters["views"])
-        clf = cls(**parameters)
+        if set(parameters) != set(cls._get_param_names()):
+            raise ValueError(f"it holds the parameters {sorted(parameters)}.")
+        clf = cls(**parameters | {"views": _views_from_json(parameters["views"])})
+        clf._check_parameters()
         clf.classes_ = np.array(header["classes"]["values"], dtype=header["classes"]["dtype"])
-        clf._widths, clf._keys, clf._seed = header["widths"], header["keys"], header["seed"]
+        clf._widths, clf._names, clf._keys = header["widths"], header["names"], header["keys"]
+        clf._seed, clf._targets = header["seed"], header["targets"]
         clf.n_features_in_, clf.n_views_ = header["n_features"], len(clf._widths)
         if header["feature_names"] is not None:
             clf.feature_names_in_ = np.array(header["feature_names"], dtype=object)
@@ -675,17 +745,37 @@ class FUMLClassifier(ClassifierMixin, BaseEstimator):
         for key, t in tensors.items():
             group, rest = key.split(".", 1)
             groups[group][rest] = t
-        clf.scalers_ = None
-        if groups["scaler"]:
-            clf.scalers_ = [MinMaxScaler().fit(groups["scaler"][str(v)].numpy()) for v in range(clf.n_views_)]
         clf.module_ = clf._build(clf._widths).eval()
+        weights = {key: t.shape for key, t in clf.module_.state_dict().items()}
+        moments = {
+            f"{i}.{key}": shape
+            for i, w in enumerate(clf.module_.parameters())
+            for key, shape in (("step", torch.Size()), ("exp_avg", w.shape), ("exp_avg_sq", w.shape))
+        }
+        ranges = {str(v): torch.Size([2, width]) for v, width in enumerate(clf._widths)}
+        expected = {
+            "module": weights,
+            "current": weights if groups["current"] else {},
+            "optimizer": moments,
+            "scaler": ranges if clf.scale else {},
+        }
+        for group, shapes in expected.items():
+            if {key: t.shape for key, t in groups[group].items()} != shapes:
+                raise ValueError(f"the tensors of the {group} must have the shapes {shapes}.")
         clf.module_.load_state_dict(groups["module"])
         clf._current = groups["current"] or None
         clf._optimizer_state = {}
         for key, t in groups["optimizer"].items():
             i, rest = key.split(".", 1)
             clf._optimizer_state.setdefault(int(i), {})[rest] = t
+        clf.scalers_ = None
+        if clf.scale:
+            clf.scalers_ = [MinMaxScaler().fit(groups["scaler"][key].numpy()) for key in ranges]
         return clf
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _chunks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -694,6 +784,10 @@ def _chunks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def _copy(module: FUML) -> dict[str, Tensor]:
     return {key: t.detach().clone() for key, t in module.state_dict().items()}
+
+
+def _clones(state: dict[int, dict[str, Tensor]]) -> dict[int, dict[str, Tensor]]:
+    return {i: {key: t.clone() for key, t in moments.items()} for i, moments in state.items()}
 
 
 def _finite(x: np.ndarray, view: View) -> np.ndarray:

@@ -5,6 +5,8 @@ class k is ``1 - max_{l != k} m_l``: how much the other classes are ruled out. T
 """
 
 import math
+from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +19,8 @@ def memberships(logits: Float[Tensor, "*batch classes"], p: int | float = 3) -> 
     """Turn logits into memberships: ``m = ReLU(a / ||a||_p)`` (Eq. 3).
 
     Memberships don't sum to 1, and are all 0 where no logit is positive. They don't change when all logits of a sample
-    are multiplied by a positive number. The gradient is finite everywhere, also at ``a = 0`` (where it is 0).
+    are multiplied by a positive number. The gradient is finite everywhere, also at ``a = 0`` (where it is 0): logits
+    that are all subnormal numbers of their dtype (in float16 below 6.1e-5) count as 0. NaN and infinity are not caught.
 
     Args:
         logits: outputs ``a`` of a network, (..., K), finite, K >= 2.
@@ -29,12 +32,12 @@ def memberships(logits: Float[Tensor, "*batch classes"], p: int | float = 3) -> 
     Raises:
         ValueError: K < 2, or p is not a finite number >= 1.
     """
-    _check_classes(logits, "logits")
+    check_classes(logits, "logits")
     check_norm_order(p)
     # m is homogeneous of degree 0, so the largest |a| may be divided out (as a constant) before the power overflows.
     largest = logits.detach().abs().amax(-1, keepdim=True)
-    dead = largest == 0
-    a = logits / largest.masked_fill(dead, 1.0)
+    dead = largest < torch.finfo(logits.dtype).tiny
+    a = logits.masked_fill(dead, 0.0) / largest.masked_fill(dead, 1.0)
     norm = (a.abs().pow(p).sum(-1, keepdim=True) + dead).pow(1.0 / p)
     return torch.relu(a) / norm
 
@@ -51,7 +54,7 @@ def credibility(m: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch cla
     Raises:
         ValueError: K < 2.
     """
-    _check_classes(m, "m")
+    check_classes(m, "m")
     values, indices = m.topk(2, dim=-1)
     top, second = values.split(1, dim=-1)
     other = top.expand(m.shape).scatter(-1, indices[..., :1], second)
@@ -75,10 +78,11 @@ def training_credibility(
         Credibilities in [0, 1], (..., K).
 
     Raises:
-        ValueError: K < 2, or a label is outside 0..K-1.
+        TypeError: y is not of an integer dtype.
+        ValueError: K < 2, y has another shape, or a label is outside 0..K-1.
     """
-    _check_classes(m, "m")
-    check_labels(y, m.shape[-1])
+    check_classes(m, "m")
+    check_labels(y, m.shape)
     index = y.long().unsqueeze(-1)
     m_y = m.gather(-1, index)
     best_wrong = m.scatter(-1, index, -math.inf).amax(-1, keepdim=True)
@@ -93,11 +97,15 @@ def uncertainty(c: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
     credibilities of exactly 0 and 1.
 
     Args:
-        c: credibilities in [0, 1], (..., K).
+        c: credibilities in [0, 1], (..., K), K >= 2.
 
     Returns:
         Uncertainty in [0, 1], (...).
+
+    Raises:
+        ValueError: K < 2.
     """
+    check_classes(c, "c")
     tiny = torch.finfo(c.dtype).tiny
     d = 1 - c
     entropy = c * c.clamp_min(tiny).log2() + d * d.clamp_min(tiny).log2()
@@ -106,18 +114,24 @@ def uncertainty(c: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
 
 def check_norm_order(p: object) -> None:
     """Raise ValueError unless ``p`` is a finite number >= 1."""
-    if isinstance(p, bool) or not isinstance(p, (int, float)) or not 1 <= p < math.inf:
+    if isinstance(p, bool) or not isinstance(p, Real) or not 1 <= float(p) < math.inf:
         raise ValueError(f"p must be a finite number >= 1 (the order of a norm), got {p!r}.")
 
 
-def check_labels(y: Int[Tensor, "*batch"], n_classes: int) -> None:
-    """Raise ValueError unless all labels lie in 0..n_classes-1."""
+def check_labels(y: Tensor, shape: Sequence[int], name: str = "y") -> None:
+    """Raise unless ``y`` holds one label in 0..K-1 per sample of a tensor of shape (..., K)."""
+    *samples, n_classes = shape
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise TypeError(f"{name} must be of an integer dtype, got {y.dtype}.")
+    if list(y.shape) != samples:
+        raise ValueError(f"{name} must have shape {tuple(samples)}, a label per sample, got {tuple(y.shape)}.")
     if y.numel():
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= n_classes:
-            raise ValueError(f"y must hold labels in 0..{n_classes - 1}, got values from {low} to {high}.")
+            raise ValueError(f"{name} must hold labels in 0..{n_classes - 1}, got values from {low} to {high}.")
 
 
-def _check_classes(x: Tensor, name: str) -> None:
+def check_classes(x: Tensor, name: str) -> None:
+    """Raise ValueError unless the last axis of ``x`` holds at least 2 classes."""
     if x.ndim == 0 or x.shape[-1] < 2:
         raise ValueError(f"{name} must have at least 2 classes in its last axis, got shape {tuple(x.shape)}.")

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .fusion import FUSIONS, conflict, fuse, fusion_weights
-from .membership import check_norm_order, credibility, memberships, training_credibility, uncertainty
+from .membership import check_labels, check_norm_order, credibility, memberships, training_credibility, uncertainty
 
 __all__ = ["FUML", "FUMLOutput", "ViewMLP"]
 
@@ -171,8 +171,9 @@ class FUML(nn.Module):
             Memberships, credibilities, uncertainties and weights.
 
         Raises:
-            ValueError: wrong number of views, views of different lengths, logits that are not (B, K), or a label
-                outside 0..K-1.
+            TypeError: labels are not of an integer dtype.
+            ValueError: wrong number of views, views of different lengths, logits that are not (B, K), labels that are
+                not (B,), or a label outside 0..K-1.
         """
         if len(views) != len(self.backbones):
             raise ValueError(f"views must hold {len(self.backbones)} views, got {len(views)}.")
@@ -189,11 +190,14 @@ class FUML(nn.Module):
             Memberships, credibilities, uncertainties and weights.
 
         Raises:
-            ValueError: logits that are not (B, K) with the same B, or a label outside 0..K-1.
+            TypeError: labels are not of an integer dtype.
+            ValueError: logits that are not (B, K) with the same B, labels that are not (B,), or a label outside 0..K-1.
         """
         shapes = [tuple(a.shape) for a in logits]
         if len(set(shapes)) != 1 or len(shapes[0]) != 2 or shapes[0][1] != self.n_classes:
             raise ValueError(f"each view must give logits (batch, {self.n_classes}), got shapes {shapes}.")
+        if labels is not None:
+            check_labels(labels, shapes[0], "labels")
         m_views = memberships(torch.stack(list(logits)), self.p)
         c_views = self.credibility(m_views, labels)
         u_views = uncertainty(c_views)

@@ -18,6 +18,7 @@ class View:
     array: Any  # ndarray or CSR
     columns: Any  # slice, or index array
     width: int
+    names: list[str] | None = None  # of the columns, where they have some
 
     @property
     def sparse(self) -> bool:
@@ -41,15 +42,14 @@ def given_as_views(X: Any) -> bool:
     return all(getattr(view, "ndim", None) == 2 for view in X)
 
 
-def read_views(X: Any) -> tuple[list[View], list[str] | None, list[np.ndarray] | None]:
+def read_views(X: Any) -> tuple[list[View], list[str] | None]:
     """Read a sequence or mapping of 2-D arrays.
 
     Args:
         X: the views, each (n, d_v): array, sparse matrix or data frame.
 
     Returns:
-        The views; the keys where X is a mapping, else None; and the column names where every view is a frame, else
-        None.
+        The views, and the keys where X is a mapping, else None.
 
     Raises:
         TypeError: X is one array or not a collection of views; a view that is not numeric; keys that are not strings.
@@ -74,10 +74,7 @@ def read_views(X: Any) -> tuple[list[View], list[str] | None, list[np.ndarray] |
     lengths = {view.name: view.array.shape[0] for view in views}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"X: all views must have the same number of rows, got {lengths} (view: rows).")
-    columns = [getattr(item, "columns", None) for item in items]
-    if any(c is None or not all(isinstance(name, str) for name in c) for c in columns):
-        columns = None
-    return views, keys, columns if columns is None else [np.asarray(c, dtype=object) for c in columns]
+    return views, keys
 
 
 def _as_view(item: Any, name: str) -> View:
@@ -88,16 +85,19 @@ def _as_view(item: Any, name: str) -> View:
         raise TypeError(f"X: view {name} must hold real numbers, got dtype {array.dtype}.")
     if array.shape[1] == 0:
         raise ValueError(f"X: view {name} has no column, got shape {array.shape}.")
-    return View(name, array, slice(None), array.shape[1])
+    columns = list(getattr(item, "columns", [None]))
+    names = columns if all(isinstance(column, str) for column in columns) else None
+    return View(name, array, slice(None), array.shape[1], names)
 
 
-def cut(X: Any, views: Any) -> list[View]:
+def cut(X: Any, views: Any, names: np.ndarray | None = None) -> list[View]:
     """Cut one 2-D array into views.
 
     Args:
         X: array or CSR matrix, (n, d).
         views: a number of contiguous blocks of (nearly) equal width, or one entry per view: a (start, stop) tuple or a
-            list of column numbers. Columns in no view are not used.
+            list of column numbers, also where it holds two. Columns in no view are not used.
+        names: column names of X, (d,), or None.
 
     Returns:
         The views.
@@ -123,14 +123,21 @@ def cut(X: Any, views: Any) -> list[View]:
             f"per view, got {views!r}."
         )
     return [
-        View(str(v), X, block, block.stop - block.start if isinstance(block, slice) else len(block))
+        View(
+            str(v),
+            X,
+            block,
+            block.stop - block.start if isinstance(block, slice) else len(block),
+            None if names is None else list(names[block]),
+        )
         for v, block in enumerate(blocks)
     ]
 
 
 def _columns(entry: Any, v: int, d: int) -> slice | np.ndarray:
     index = np.asarray(entry)
-    if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
+    numbers = index.ndim == 1 and index.size > 0 and index.dtype.kind in "iu"
+    if not numbers or any(isinstance(i, (bool, np.bool_)) for i in entry):
         raise TypeError(
             f"views[{v}] must be a (start, stop) tuple or a non-empty list of column numbers, got {entry!r}."
         )

@@ -82,12 +82,16 @@ def dissonance(evidence: Tensor) -> Tensor:
 
 
 def evidential(fuse: Callable[[Tensor], Tensor], with_dissonance: bool) -> tuple[Callable, Callable]:
-    """Loss and decision of an evidential method."""
+    """Loss and decision of an evidential method.
+
+    The losses of the decision and of the views are summed; with dissonance they are averaged and the dissonance added
+    with weight 1, as in the official code of ECML (RCML).
+    """
 
     def loss(logits: Tensor, y: Tensor, epoch: int) -> Tensor:
         evidence = F.softplus(logits)
         total = evidential_loss(fuse(evidence), y, epoch) + sum(evidential_loss(e, y, epoch) for e in evidence)
-        return total + dissonance(evidence) if with_dissonance else total
+        return total / (len(evidence) + 1) + dissonance(evidence) if with_dissonance else total
 
     def decide(logits: Tensor) -> tuple[Tensor, Tensor]:
         alpha = fuse(F.softplus(logits)) + 1
