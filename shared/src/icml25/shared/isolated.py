@@ -112,14 +112,13 @@ def exit_with_parent() -> None:
 
 
 def _load_file(file: Path) -> ModuleType:
-    """Import a file as the module it is on ``sys.path``, or by its path (a track's file, which is in no package)."""
-    namespace = importlib.import_module("icml25").__path__
-    for root in namespace:
-        if file.is_relative_to(root) and all(
-            part.isidentifier() for part in file.relative_to(root).with_suffix("").parts
-        ):
-            return importlib.import_module(".".join(("icml25", *file.relative_to(root).with_suffix("").parts)))
-    sys.path.insert(0, str(file.parent.parent))  # a track's folder: its solvers import `benchmark_utils`
+    """Import a module of a package by its name, and a track's file (which belongs to none) by its path."""
+    track = file.parent.parent
+    if not (track / "track.toml").is_file():
+        for root in importlib.import_module("icml25").__path__:
+            if file.is_relative_to(root):
+                return importlib.import_module(".".join(("icml25", *file.relative_to(root).with_suffix("").parts)))
+    sys.path.insert(0, str(track))  # a track's solvers import `benchmark_utils`
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"cannot load {file}")
