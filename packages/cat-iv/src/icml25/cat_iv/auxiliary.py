@@ -1,0 +1,265 @@
+"""Adjustment for covariates, effects from one instrument each, and the auxiliary variables A_j = Y - beta_j X."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from icml25.cat_iv.checks import (
+    as_matrix,
+    as_vector,
+    refuse_constant,
+    refuse_nonfinite,
+    same_length,
+    standardise,
+    standardise_columns,
+)
+from icml25.cat_iv.independence import cross_correlations
+
+__all__ = [
+    "WeakInstrumentError",
+    "WeakInstrumentWarning",
+    "auxiliary",
+    "cat_score",
+    "control_function_auxiliary",
+    "first_stage_f",
+    "pair_scores",
+    "residualise",
+]
+
+
+class WeakInstrumentError(ValueError):
+    """A candidate has no linear first stage: Cov(X, Z_j) = 0."""
+
+
+class WeakInstrumentWarning(UserWarning):
+    """A selected instrument is weak, or the selected ones disagree on the effect."""
+
+
+def _problem(Z: Any, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Checked (Z, x, y) and the names of the columns of Z, for messages."""
+    Z, names = as_matrix("Z", Z)
+    x, y = as_vector("x", x), as_vector("y", y)
+    same_length(Z=Z, x=x, y=y)
+    labels = [f"Z[{name!r}]" for name in names]
+    columns = dict(zip(labels, Z.T, strict=True)) | {"x": x, "y": y}
+    refuse_nonfinite(columns)
+    refuse_constant(columns)
+    return Z, x, y, labels
+
+
+def residualise(
+    V: Float[np.ndarray, "n k"],
+    W: Float[np.ndarray, "n d"],
+    regressor: Any = None,
+    *,
+    cross_fit: int = 5,
+    seed: int | np.random.Generator | None = None,
+) -> Float[np.ndarray, "n k"]:
+    """Residuals of the regression of each column on the covariates (step 1).
+
+    Parameters
+    ----------
+    V : (n, k) columns to adjust: treatment, outcome and candidates.
+    W : (n, d) covariates.
+    regressor : None for ordinary least squares with an intercept; else a scikit-learn regressor, which is fitted
+        on the other folds of the rows that it predicts, as predictions in sample leave residuals that are too small.
+    cross_fit : number of folds for a regressor.
+    seed : seed or generator of the folds.
+
+    Returns
+    -------
+    (n, k) residuals.
+    """
+    if regressor is None:
+        design = np.column_stack([np.ones(len(W)), *(standardise(w)[0] for w in W.T)])
+        return V - design @ np.linalg.lstsq(design, V, rcond=None)[0]
+    from sklearn.model_selection import KFold, cross_val_predict
+
+    state = int(np.random.default_rng(seed).integers(2**31))
+    folds = KFold(cross_fit, shuffle=True, random_state=state)
+    return np.column_stack([v - cross_val_predict(regressor, W, v, cv=folds) for v in V.T])
+
+
+def auxiliary(Z: Any, x: Any, y: Any) -> tuple[Float[np.ndarray, "n p"], Float[np.ndarray, " p"]]:
+    """Auxiliary variables and single-instrument effects (equations 1 and 2).
+
+    beta_j = Cov(Y, Z_j) / Cov(X, Z_j) and A_j = Y - beta_j X.
+
+    Parameters
+    ----------
+    Z : (n, p) candidate instruments: array or data frame of numbers or booleans.
+    x, y : (n,) treatment and outcome.
+
+    Returns
+    -------
+    A (n, p) auxiliary variables in the units of y, and the (p,) effects in units of y per unit of x.
+
+    Raises
+    ------
+    TypeError, ValueError: columns that are not numbers, NaN, constant columns, lengths that differ.
+    WeakInstrumentError: Cov(X, Z_j) = 0, naming j.
+    """
+    Z, x, y, labels = _problem(Z, x, y)
+    (x_, x_unit), (y_, y_unit) = standardise(x), standardise(y)
+    betas = single_instrument_slopes(standardise_columns(Z), x_, y_, labels) * (y_unit / x_unit)
+    return y[:, None] - np.outer(x, betas), betas
+
+
+def single_instrument_slopes(
+    Z: Float[np.ndarray, "n p"], x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], labels: list[str]
+) -> Float[np.ndarray, " p"]:
+    """Equation 1 on columns of unit scale: Cov(Y, Z_j) / Cov(X, Z_j).
+
+    Parameters
+    ----------
+    Z, x, y : (n, p), (n,), (n,) standardised columns, or some of their rows.
+    labels : p names for messages.
+
+    Returns
+    -------
+    (p,) slopes.
+
+    Raises
+    ------
+    WeakInstrumentError: Cov(X, Z_j) = 0, naming j.
+    """
+    first_stage = (x - x.mean()) @ Z / len(x)
+    if (none := np.abs(first_stage) <= len(x) * np.finfo(float).eps).any():
+        weak = ", ".join(label for label, is_weak in zip(labels, none, strict=True) if is_weak)
+        raise WeakInstrumentError(
+            f"no linear first stage: the covariance of the treatment with {weak} is zero; leave it out, screen by"
+            " min_first_stage_f, or pass a transform such as Z**2 when the relation is even"
+        )
+    return ((y - y.mean()) @ Z / len(x)) / first_stage
+
+
+def linear_auxiliary(
+    x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], slopes: Float[np.ndarray, " p"]
+) -> Float[np.ndarray, "n p"]:
+    """Equation 2 on standardised columns: A_j = Y - beta_j X; what is only rounding error becomes exactly 0.
+
+    Parameters
+    ----------
+    x, y : (n,) standardised treatment and outcome.
+    slopes : (p,) equation 1.
+
+    Returns
+    -------
+    (n, p) auxiliary variables.
+    """
+    A = np.empty((len(slopes), len(x)))
+    for row, slope in zip(A, slopes, strict=True):
+        row[:] = y - slope * x
+        if row.std() <= 1e-12 * (1 + abs(slope)):
+            row[:] = 0.0
+    return A.T
+
+
+def control_function_auxiliary(
+    Z: Float[np.ndarray, "n p"],
+    x: Float[np.ndarray, " n"],
+    y: Float[np.ndarray, " n"],
+    fit_rows: Any = slice(None),
+) -> Float[np.ndarray, "n p"]:
+    """Auxiliary variables A_j = Y - h_j(X) for an effect that is not constant (follow-up of the paper).
+
+    v is the residual of X on (1, Z_j, Z_j^2, Z_j^3); h_j(X) are the four X terms of the regression of Y on
+    (1, X, X^2, X^3, X^4, v).
+
+    Parameters
+    ----------
+    Z : (n, p) candidates.
+    x, y : (n,) treatment and outcome.
+    fit_rows : index of the rows that the two regressions use.
+
+    Returns
+    -------
+    (n, p) auxiliary variables of all rows, in the units of y.
+    """
+    treatment = _powers(x, 4)
+    x_, y_ = x[fit_rows], y[fit_rows]
+    A = np.empty(Z.shape)
+    for j, z in enumerate(Z.T):
+        first = np.column_stack([np.ones(len(x_)), _powers(z, 3)[fit_rows]])
+        v = x_ - first @ np.linalg.lstsq(first, x_, rcond=None)[0]
+        second = np.column_stack([treatment[fit_rows], v, np.ones(len(x_))])
+        A[:, j] = y - treatment @ np.linalg.lstsq(second, y_, rcond=None)[0][:4]
+    return A
+
+
+def _powers(v: np.ndarray, degree: int) -> np.ndarray:
+    """Columns u, u^2, ..., each scaled to a largest value of 1, of the standardised u."""
+    powers = standardise(v)[0][:, None] ** np.arange(1, degree + 1)
+    return powers / np.abs(powers).max(0)
+
+
+def first_stage_f(
+    Z: Float[np.ndarray, "n p"], x: Float[np.ndarray, " n"], n_covariates: int = 0
+) -> Float[np.ndarray, " p"]:
+    """F statistic of the regression of the treatment on each candidate alone.
+
+    Parameters
+    ----------
+    Z : (n, p) candidates, after adjustment for the covariates.
+    x : (n,) treatment, after adjustment.
+    n_covariates : columns of W that both were adjusted for.
+
+    Returns
+    -------
+    (p,) F with 1 and n - 2 - n_covariates degrees of freedom; infinite for an exact fit.
+    """
+    x_ = standardise(x)[0]
+    r2 = np.array([min((standardise(z)[0] @ x_ / len(x)) ** 2, 1.0) for z in Z.T])
+    with np.errstate(divide="ignore"):
+        return (len(x) - 2 - n_covariates) * r2 / (1 - r2)
+
+
+def pair_scores(Z: Any, x: Any, y: Any, *, n_jobs: int | None = 1) -> Float[np.ndarray, "p p"]:
+    """Scores of all pairs: D_ij = dCor(A_i, Z_j) + dCor(A_j, Z_i) (step 4).
+
+    Parameters
+    ----------
+    Z : (n, p) candidate instruments; adjust for covariates before (``residualise``).
+    x, y : (n,) treatment and outcome.
+    n_jobs : threads; -1 takes all cores.
+
+    Returns
+    -------
+    (p, p) symmetric, zero diagonal; small for a pair of valid instruments.
+
+    Raises
+    ------
+    TypeError, ValueError, WeakInstrumentError: as ``auxiliary``.
+    """
+    Z, x, y, labels = _problem(Z, x, y)
+    Z, x, y = standardise_columns(Z), standardise(x)[0], standardise(y)[0]
+    A = linear_auxiliary(x, y, single_instrument_slopes(Z, x, y, labels))
+    directed = cross_correlations(A, Z, n_jobs)
+    return directed + directed.T
+
+
+def cat_score(Z: Any, x: Any, y: Any, subset: Any) -> float:
+    """Score of one set: the sum of D_ij over its pairs (step 5).
+
+    Parameters
+    ----------
+    Z : (n, p) candidate instruments.
+    x, y : (n,) treatment and outcome.
+    subset : at least two distinct column indices.
+
+    Returns
+    -------
+    float >= 0. Compare only sets of the same size: the score grows with the number of pairs.
+
+    Raises
+    ------
+    ValueError: a subset with fewer than two, repeated or unknown indices; and as ``auxiliary``.
+    """
+    Z = _problem(Z, x, y)[0]
+    columns = list(subset)
+    if len(columns) < 2 or len(set(columns)) < len(columns) or not set(columns) <= set(range(Z.shape[1])):
+        raise ValueError(f"subset is {columns}; expected at least two distinct column indices below {Z.shape[1]}")
+    return float(np.triu(pair_scores(Z[:, columns], x, y)).sum())
