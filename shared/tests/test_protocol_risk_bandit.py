@@ -6,7 +6,8 @@ import pytest
 from icml25.shared.protocols import risk_bandit as protocol
 
 KINDS = [
-    {"kind": "regret"},
+    {"kind": "regret", "environment": "equal"},
+    {"kind": "regret", "environment": "varied"},
     {"kind": "regression", "family": "logistic"},
     {"kind": "regression", "family": "step"},
     {"kind": "eigenvalues"},
@@ -26,8 +27,12 @@ def test_draw_is_reproducible_and_scored(settings):
         assert (public["contexts"] != other["contexts"]).any()
     for array in (public.get("outcomes", np.zeros(1)), public["contexts"]):
         assert array.min() >= 0 and array.max() <= 1
-    columns = protocol.evaluate(public, truth, protocol.example(public) | {"extra": 2.5})
+    example = protocol.example(public)
+    scores = protocol.evaluate(public, truth, example)
+    claimed = dict.fromkeys(scores, -1.0)
+    columns = protocol.evaluate(public, truth, claimed | example | {"extra": 2.5})
     assert columns.pop("extra") == 2.5
+    assert columns == scores  # a solver's own scalars take no score's place
     assert columns and all(isinstance(value, float) and np.isfinite(value) for value in columns.values())
     assert "values" not in public
 
@@ -66,7 +71,7 @@ def test_values_are_those_of_the_outcomes(environment):
 
 
 def test_regret_of_known_policies():
-    public, truth = protocol.draw({"kind": "regret"}, seed=0, budget="smoke")
+    public, truth = protocol.draw({"kind": "regret", "environment": "equal"}, seed=0, budget="smoke")
     values = truth["values"]
     best = protocol.evaluate(public, truth, {"actions": values.argmax(-1)})
     assert best["relative_regret"] == best["relative_regret_cvar"] == 0
@@ -79,8 +84,16 @@ def test_regret_of_known_policies():
     assert abs(protocol.evaluate(public, truth, {"actions": uniform})["relative_regret"] - 1) < 0.3
 
 
+@pytest.mark.parametrize(("environment", "low", "high"), [("equal", 0, 0.01), ("varied", 0.3, 1)])
+def test_where_risk_matters(environment, low, high):
+    """Share of contexts in which the action that is best in the mean is not in CVaR."""
+    _, truth = protocol.draw({"kind": "regret", "environment": environment}, seed=0, budget="quick")
+    mean, cvar = truth["values"].argmax(-1)
+    assert low <= (mean != cvar).mean() <= high
+
+
 def test_slope_of_linear_and_of_stopped_regret():
-    public, _ = protocol.draw({"kind": "regret"}, seed=0, budget="smoke")
+    public, _ = protocol.draw({"kind": "regret", "environment": "equal"}, seed=0, budget="smoke")
     values = np.zeros((2, 1, 192, 5))
     values[..., 0] = 1.0
     linear = protocol.evaluate(public, {"values": values}, {"actions": np.ones((2, 1, 192), int)})
@@ -96,7 +109,7 @@ def test_slope_of_linear_and_of_stopped_regret():
     ids=["5", "-1", "float", "short"],
 )
 def test_bad_actions_are_refused(change):
-    public, truth = protocol.draw({"kind": "regret"}, seed=0, budget="smoke")
+    public, truth = protocol.draw({"kind": "regret", "environment": "equal"}, seed=0, budget="smoke")
     with pytest.raises(ValueError, match="actions"):
         protocol.evaluate(public, truth, {"actions": change(protocol.example(public)["actions"])})
 
@@ -105,16 +118,14 @@ def test_bad_actions_are_refused(change):
 def test_error_of_the_truth_and_of_a_shift(family):
     """The truth has no error; theta = 1 has that of the squared distance of two CDFs, here computed from the data."""
     public, truth = protocol.draw({"kind": "regression", "family": family}, seed=0, budget="smoke")
-    w, weight = protocol._gauss(64)
-    shape = (1, 2, len(public["gammas"]), 64)
+    w, weight = protocol._gauss(public["n_w"])
+    shape = (1, 2, len(public["gammas"]), public["n_w"])
     one = np.ones(shape[:-1])
     result = {
-        "nodes": w,
-        "weights": weight,
         "theta": np.ones(shape),
         "unprojected": 2 * np.ones(shape),
         "rank": one,
-        "bound": one,
+        "bound": 2 * one,
     }
     columns = protocol.evaluate(public, truth, result)
     if family == "step":  # integral of (s - 3 s^2 + 2 s^3)^2
@@ -125,7 +136,15 @@ def test_error_of_the_truth_and_of_a_shift(family):
         phi = protocol._phi(x + a / 5, public["scales"][a], public["amplitude"], w, s)
         expected = (((weight * (1 - 6 * w * (1 - w))) @ phi) ** 2 @ m).mean()
     assert columns["error"] == pytest.approx(expected, rel=2e-3)
-    assert columns["bound_ratio"] == pytest.approx(np.sqrt(400 * expected), rel=2e-3)
+    assert columns["own_bound_ratio"] == pytest.approx(np.sqrt(400 * expected) / 2, rel=2e-3)
+    if family == "step":  # Thm 3.6 with closed-form eigenvalues: those above n^-0.8
+        known = 4 / ((2 * np.arange(1, 5) - 1) ** 2 * np.pi**2)
+        ratios = []
+        for n in (100, 400):
+            kept = known[known >= n**-0.8]
+            noise = np.sqrt(2 * (2 * np.log(20) + np.log(1 + n * kept).sum()))
+            ratios.append(np.sqrt(n * expected) / (noise + n**0.2 * np.sqrt(36 / 30)))
+        assert columns["bound_ratio"] == pytest.approx(max(ratios), rel=2e-3)
     assert columns["projection_gain"] > 0 == columns["projection_harm"] and columns["rank"] == 1
     swapped = result | {"theta": result["unprojected"], "unprojected": result["theta"]}
     assert protocol.evaluate(public, truth, swapped)["projection_harm"] > 0
@@ -174,12 +193,10 @@ def test_advantage():
 def test_operator():
     public, truth = protocol.draw({"kind": "assembly", "n": 300, "contexts": 7}, seed=0, budget="quick")
     assert len(np.unique(public["contexts"])) == 7
-    w = protocol._gauss(6)[0]
+    w = protocol._gauss(public["n_w"])[0]
     s, m = protocol._gauss(80)
     z, h = public["contexts"] + public["actions"] / 5, public["scales"][public["actions"]]
     phi = protocol._phi(z, h, public["amplitude"], w, s)
     exact = np.einsum("ngq,nhq,q->gh", phi, phi, m) / 300
-    assert protocol.evaluate(public, truth, {"nodes": w, "operator": exact})["operator_error"] < 1e-10
-    assert protocol.evaluate(public, truth, {"nodes": w, "operator": exact + 0.1})["operator_error"] == pytest.approx(
-        0.1
-    )
+    assert protocol.evaluate(public, truth, {"operator": exact})["operator_error"] < 1e-10
+    assert protocol.evaluate(public, truth, {"operator": exact + 0.1})["operator_error"] == pytest.approx(0.1)

@@ -90,9 +90,14 @@ def test_metrics_of_several_designs():
     truth = {"ate": np.array([1.0])}
     rmse = np.array([[1.0, 2.0, 4.0], [2.0, 1.0, 8.0], [1.0, 3.0, 5.0]])
     estimates = 1 + rmse[:, :, None] * np.array([1.0, -1.0])
-    out = protocol.evaluate({}, truth, {"estimates": estimates, "estimators": "A+B+C"})
+    public = {"designs": ["AT1", "AT6", "AD"]}
+    out = protocol.evaluate(public, truth, {"estimates": estimates, "estimators": "A+B+C"})
+    assert out["AT1_over_AD_B"] == pytest.approx(2 / 8) and out["rmse_C_AT6"] == pytest.approx(3.0)
     assert out["rank_agreement"] == out["agreement_A_B"] == out["agreement_B_C"] == pytest.approx(0.5)
     assert out["agreement_A_C"] == pytest.approx(1.0)
+    two = {"estimates": estimates[:, ::2], "estimators": "A+B+C"}  # no ranking of two designs
+    out = protocol.evaluate({"designs": ["AT1", "AD"]}, truth, two)
+    assert out["AT1_over_AD_C"] == pytest.approx(1 / 5) and "rank_agreement" not in out
     out = protocol.evaluate({}, truth, {"estimates": estimates[0], "predicted_mse": np.array([1.0, 4.0, 20.0])})
     assert out["mse_error"] == pytest.approx(0.2)
 

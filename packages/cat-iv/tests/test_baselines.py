@@ -1,11 +1,24 @@
 """The rivals: closed forms, a library, and the linear models that they are made for."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from linearmodels.iv import IV2SLS
+from scipy.stats import chi2
 
 from icml25.cat_iv import permutation_p_value
-from icml25.cat_iv.baselines import Selection, ait_each, oracle, sargan, sargan_min, sisvive, tsht, tsls_all
+from icml25.cat_iv.baselines import (
+    Selection,
+    ait_each,
+    direct_effects,
+    oracle,
+    sargan,
+    sargan_min,
+    sisvive,
+    tsht,
+    tsls_all,
+)
 
 
 def linear(n: int = 2000, seed: int = 0, invalid: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -93,3 +106,55 @@ def test_ait_tests_the_other_rows() -> None:
     found = ait_each(Z, x, y, alpha=0.5, seed=0)
     np.testing.assert_array_equal(found.support, keep)
     assert 0 < sum(keep) < 7
+
+
+def test_direct_effects_and_their_errors_against_the_library() -> None:
+    Z, x, y, _ = linear(n=300, seed=5)
+    Z, x, y = Z * np.linspace(0.5, 3, 7) - Z.mean(0), x - x.mean(), y - y.mean()
+    Z -= Z.mean(0)
+    relevant, direct, errors = direct_effects(Z, x, y)
+    for j in range(7):
+        others = np.delete(np.arange(7), j)
+        design = np.column_stack([np.ones(300), Z[:, others]])
+        fit = IV2SLS(y, design, x, Z[:, [j]]).fit(cov_type="unadjusted", debiased=True)
+        np.testing.assert_allclose(direct[j, others], fit.params.iloc[1:-1], rtol=1e-7)
+        np.testing.assert_allclose(errors[j, others], fit.std_errors.iloc[1:-1], rtol=1e-7)
+        first = IV2SLS(x, np.column_stack([np.ones(300), Z]), None, None).fit(cov_type="unadjusted", debiased=True)
+        assert relevant[j] == (abs(first.tstats.iloc[1 + j]) >= np.sqrt(np.log(300)))
+
+
+def test_the_clique_of_tsht_by_hand() -> None:
+    """Votes at sqrt(2.01 log n) standard errors, and both ways."""
+    between = one_way = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        Z, u = rng.normal(size=(300, 4)), rng.normal(size=300)
+        x = Z @ np.array([1, 0.9, 0.7, 0.5]) + u
+        y = x + Z @ np.array([0, 0, 0.5, 2]) * rng.uniform(0, 1) + 2 * u + rng.normal(size=300)
+        centred = Z - Z.mean(0)
+        relevant, direct, errors = direct_effects(centred, x - x.mean(), y - y.mean())
+        assert relevant.all()
+        t = np.abs(direct) / np.where(np.eye(4), 1, errors) * (1 - np.eye(4))
+        votes = t <= np.sqrt(2.01 * np.log(300))
+        cliques = {
+            s: votes[:, s].sum()
+            for size in range(1, 5)
+            for s in combinations(range(4), size)
+            if votes[np.ix_(s, s)].all()
+        }
+        best = max(cliques, key=lambda s: (len(s), cliques[s]))
+        assert np.flatnonzero(tsht(Z, x, y).support).tolist() == list(best)
+        between += bool((votes & (t > np.sqrt(0.5 * np.log(300)))).any())
+        one_way += bool((votes != votes.T).any())
+    assert between >= 10 and one_way >= 3
+
+
+def test_the_level_of_sisvive() -> None:
+    between = 0
+    for seed in range(60):
+        Z, x, y, _ = linear(n=400, seed=seed, invalid=0)
+        J, freedom = sargan(Z, x, y)
+        p = chi2.sf(J, freedom)
+        assert sisvive(Z, x, y).support.all() == (p >= 0.1 / np.log(400))
+        between += 0.1 / np.log(400) <= p < 0.1
+    assert between >= 2

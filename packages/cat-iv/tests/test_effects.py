@@ -6,6 +6,7 @@ import pytest
 from linearmodels.iv import IV2SLS
 
 from icml25.cat_iv import (
+    CATSelector,
     WeakInstrumentError,
     auxiliary,
     cat_score,
@@ -63,8 +64,8 @@ def test_pair_scores_have_cross_terms_only() -> None:
     assert cat_score(s.Z, s.x, s.y, [0, 2, 4]) == pytest.approx(D[0, 2] + D[0, 4] + D[2, 4])
 
 
-@pytest.mark.parametrize("subset", [[0], [0, 0], [0, 9], [-1, 0]])
-def test_bad_subsets(subset: list[int]) -> None:
+@pytest.mark.parametrize("subset", [[0], [0, 0], [0, 9], [-1, 0], [True, False], [0.0, 1], [None, 0], 2], ids=str)
+def test_bad_subsets(subset: object) -> None:
     s = make_anlce(50, seed=1)
     with pytest.raises(ValueError, match="subset"):
         cat_score(s.Z, s.x, s.y, subset)
@@ -130,6 +131,7 @@ def test_a_regressor_never_predicts_the_rows_that_it_saw() -> None:
     residuals = residualise(V, W, one_nearest, cross_fit=4, seed=0)
     assert (np.abs(residuals) > 1e-12).all()
     np.testing.assert_array_equal(residualise(V, W, one_nearest, cross_fit=4, seed=0), residuals)
+    assert (residualise(V, W, one_nearest, cross_fit=4, seed=1) != residuals).any()  # the folds are drawn
 
 
 def test_first_stage_f() -> None:
@@ -204,3 +206,73 @@ def test_covariates_of_two_stage_least_squares_are_checked() -> None:
         two_stage_least_squares(s.Z, s.x, s.y, np.full((40, 1), np.nan))
     with pytest.raises(ValueError, match="lengths differ"):
         two_stage_least_squares(s.Z, s.x, s.y, np.ones((39, 1)))
+
+
+def test_sets_of_a_frame_by_name() -> None:
+    s = make_anlce(60, seed=1)
+    Z = pd.DataFrame(s.Z, columns=["a", "b", "c", "d", True])
+    assert cat_score(Z, s.x, s.y, ["d", "b"]) == cat_score(s.Z, s.x, s.y, [1, 3])
+    assert cat_score(Z, s.x, s.y, ["a", True]) == cat_score(s.Z, s.x, s.y, (np.int64(0), 4))
+    with pytest.raises(ValueError, match="distinct candidates of"):
+        cat_score(Z, s.x, s.y, [0, 1])
+
+
+@pytest.mark.parametrize("function", [CATSelector().fit, two_stage_least_squares], ids=["selector", "tsls"])
+def test_covariates_that_determine_a_column(function: object) -> None:
+    s = make_anlce(80, seed=2)
+    rng = np.random.default_rng(0)
+    cases = {r"Z\[0\]": s.Z[:, [0]], r"Z\[1\]": s.Z[:, [1]] * 1e9 + 4, "x|treatment": s.x, "y|outcome": s.y}
+    for name, W in cases.items():
+        with pytest.raises(ValueError, match=f"the covariates determine ({name}):"):
+            function(s.Z, s.x, s.y, W)  # type: ignore[operator]
+    with pytest.raises(ValueError, match="rows"):
+        function(s.Z[:40], s.x[:40], s.y[:40], rng.normal(size=(40, 50)))  # type: ignore[operator]
+
+
+def test_instruments_without_a_first_stage() -> None:
+    grid = np.array([(a, b) for a in (-1.0, 0, 1) for b in (-1.0, 0, 1)] * 2)
+    with pytest.raises(WeakInstrumentError, match=r"Z\[0\] is zero"):
+        two_stage_least_squares(grid[:, :1], grid[:, 1], np.arange(18.0))
+
+
+def test_dependent_instruments_count_once() -> None:
+    s = make_anlce(100, seed=3)
+    Z = np.column_stack([s.Z[:, :2], s.Z[:, 0] - 3 * s.Z[:, 1], s.Z[:, 0]])
+    assert two_stage_least_squares(Z, s.x, s.y) == pytest.approx(two_stage_least_squares(s.Z[:, :2], s.x, s.y))
+
+
+def test_what_the_functions_take() -> None:
+    s = make_anlce(60, covariates=True, seed=4)
+    assert s.W is not None
+    V, W = pd.DataFrame(s.Z, index=np.arange(60)[::-1]), pd.DataFrame(s.W)
+    np.testing.assert_array_equal(residualise(V, W), residualise(s.Z, s.W))
+    np.testing.assert_array_equal(residualise(s.Z.tolist(), W[0]), residualise(s.Z, s.W[:, :1]))
+    np.testing.assert_allclose(residualise(1e200 * s.Z, s.W - 1e9) / 1e200, residualise(s.Z, s.W), atol=1e-6)
+    np.testing.assert_array_equal(first_stage_f(V, s.x.tolist()), first_stage_f(s.Z, s.x))
+
+
+GAP = np.r_[np.nan, np.ones(39)]
+LINE = np.arange(40.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "message"),
+    [
+        (residualise, (GAP, LINE), ValueError, r"V\[0\] \(1\)"),
+        (residualise, (LINE, GAP), ValueError, r"W\[0\] \(1\)"),
+        (residualise, (LINE, LINE[:-1]), ValueError, r"V \(40, 1\), W \(39, 1\)"),
+        (residualise, (["a"] * 40, LINE), TypeError, "V has dtype"),
+        (residualise, (LINE, np.empty((40, 0))), ValueError, "W has shape"),
+        (first_stage_f, (GAP, LINE), ValueError, r"Z\[0\] \(1\)"),
+        (first_stage_f, (LINE, GAP), ValueError, r"x \(1\)"),
+        (first_stage_f, (LINE, np.ones(40)), ValueError, "constant: x"),
+        (first_stage_f, (LINE, LINE[:-1]), ValueError, "lengths differ"),
+        (first_stage_f, (LINE, LINE, 38), ValueError, "n_covariates is 38; expected a whole number from 0 to 37"),
+    ],
+    ids=["V gap", "W gap", "V lengths", "text", "no W", "Z gap", "x gap", "constant", "x lengths", "degrees"],
+)
+def test_bad_input_of_the_steps(
+    function: object, arguments: tuple[object, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        function(*arguments)  # type: ignore[operator]

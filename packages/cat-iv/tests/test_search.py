@@ -63,9 +63,29 @@ def test_keep() -> None:
 def test_branch_and_bound_where_greedy_search_fails() -> None:
     failures = 0
     for seed in range(250):
-        D = scores(12, seed) if seed % 2 else scores(12, seed) ** 4
+        D = [scores(12, seed), scores(12, seed) ** 4, scores(12, seed) + 1 - np.eye(12)][seed % 3]
         for size in (3, 6):
             exact = best_subsets(D, size, keep=1)[0][0]
             assert branch_and_bound(D, size)[0] == exact
             failures += min((_greedy(D, size, start) for start in range(12)), key=lambda s: s[1])[0] != exact
     assert failures >= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 7}, "size is 7; expected a whole number from 2 to 6"),
+        ({"size": 1}, "size is 1"),
+        ({"size": 2.0}, r"size is 2\.0"),
+        ({"keep": 0}, "keep is 0"),
+        ({"max_subsets": -1}, "max_subsets is -1"),
+        ({"D": np.full((6, 6), np.nan)}, "finite scores"),
+        ({"D": -np.ones((6, 6))}, "of at least 0"),
+        ({"D": np.triu(np.ones((6, 6)))}, "symmetric"),
+        ({"D": np.ones((6, 5))}, r"shape \(6, 5\)"),
+    ],
+    ids=["large", "small", "float", "keep", "budget", "nan", "negative", "asymmetric", "not square"],
+)
+def test_bad_input(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        best_subsets(**({"D": scores(6, 0), "size": 3} | change))  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from sklearn.linear_model import LinearRegression
 from icml25.cat_iv import (
     CATSelector,
     NoValidSetError,
+    WeakInstrumentError,
     WeakInstrumentWarning,
     auxiliary,
     first_stage_f,
@@ -118,7 +119,7 @@ def test_invariances(plain: Simulation) -> None:
 
 
 def test_threads_and_seeds_change_nothing(plain: Simulation) -> None:
-    options = {"test": "permutation", "n_permutations": 19, "subsample": 200}
+    options = {"test": "permutation", "n_permutations": 49, "subsample": 200}
     one, same = fit(plain, random_state=3, **options), fit(plain, random_state=3, n_jobs=2, **options)
     np.testing.assert_array_equal(one.pair_scores_, same.pair_scores_)
     np.testing.assert_array_equal(one.p_values_, same.p_values_)
@@ -379,3 +380,151 @@ def test_proportional_violations_pass() -> None:
     D = CATSelector().fit(Z, x, y).pair_scores_
     assert max(D[0, 1], D[2, 3]) < 0.5 * min(D[0, 2], D[0, 3], D[1, 2], D[1, 3])
     assert CATSelector().fit(Z[:, 2:], x, y).effect_ == pytest.approx(1.5, abs=0.2)
+
+
+def test_opposite_effects_are_reported_only_when_they_are_clear() -> None:
+    rng = np.random.default_rng(4)
+    z = rng.normal(size=(400, 2))
+    x, e = z.sum(1) + 0.1 * rng.normal(size=400), 0.1 * rng.normal(size=400)
+    with pytest.warns(WeakInstrumentWarning, match="differ in sign"):
+        model = CATSelector().fit(z, x, 3.4 * (z[:, 0] - z[:, 1]) + e)
+    assert model.betas_ == pytest.approx([3.4, -3.4], rel=0.2)
+    y = residualise(rng.normal(size=(400, 1)), np.column_stack([z, x]))[:, 0]  # no effect but for noise
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opposite = CATSelector().fit(z, x, y + 1e-3 * (z[:, 0] - z[:, 1]))
+    assert opposite.betas_[0] * opposite.betas_[1] < 0
+
+
+def quadratic(n: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eight candidates, of which six have direct effects as plain as can be."""
+    rng = np.random.default_rng(0)
+    Z, e = rng.uniform(-1, 1, (n, 8)), rng.normal(size=n)
+    x = Z.sum(1) + 0.2 * e
+    return Z, x, x + 50 * (Z**2) @ np.array([0, 0, 1, -1, 1, -1, 2, -2])
+
+
+def test_too_few_permutations_to_reject_anything_are_refused() -> None:
+    Z, x, y = quadratic()
+    for size in ("auto", 8):
+        with pytest.raises(ValueError, match=r"n_permutations is 999; expected at least 1120.*56 cross tests of 8"):
+            CATSelector(size, test="permutation").fit(Z, x, y)
+    with pytest.raises(ValueError, match="n_permutations is 39; expected at least 40"):
+        CATSelector(test="permutation", n_permutations=39).fit(Z, x, y)
+    assert CATSelector(test="permutation", n_permutations=40, random_state=0).fit(Z[:, :3], x, y).passes_
+    y = x + 3 * Z[:, 0] ** 2 - 3 * Z[:, 1] ** 2
+    with pytest.raises(NoValidSetError):  # the fewest permutations that can reject do
+        CATSelector("auto", test="permutation", n_permutations=40, random_state=0).fit(Z[:, :2], x, y)
+
+
+@pytest.mark.parametrize("seed", [1.5, -1, "a"], ids=str)
+def test_bad_random_state(plain: Simulation, seed: object) -> None:
+    with pytest.raises(ValueError, match=r"random_state is .*expected None, a whole number"):
+        CATSelector(random_state=seed).fit(plain.Z, plain.x, plain.y)
+
+
+def test_more_folds_than_rows(adjusted: Simulation) -> None:
+    with pytest.raises(ValueError, match="cross_fit is 601; expected a whole number from 2 to 600"):
+        CATSelector(residual=LinearRegression(), cross_fit=601).fit(adjusted.Z, adjusted.x, adjusted.y, adjusted.W)
+
+
+def test_the_control_function_needs_no_linear_first_stage() -> None:
+    z = np.array([(a, b) for a in (-2.0, -1, 0, 1, 2) for b in (-2.0, -1, 0, 1, 2)] * 4)
+    rng = np.random.default_rng(0)
+    x = z[:, 0] ** 2 + z[:, 1] ** 2
+    with pytest.warns(WeakInstrumentWarning, match="no linear first stage"):
+        model = CATSelector(effect="control_function").fit(z, x, x + 0.1 * rng.normal(size=100))
+    assert np.isnan(model.betas_).all() and np.isnan(model.effect_) and np.isfinite(model.pair_scores_).all()
+    with pytest.raises(WeakInstrumentError, match=r"Z\[0\], Z\[1\] is zero"):
+        model.iv2sls()
+
+
+HOSTILE = {
+    "treatment far off": lambda s: (s.Z, s.x + 1e6, s.y, s.W),
+    "candidates far off": lambda s: (s.Z + 1e9, s.x, s.y, s.W),
+    "outcome far off": lambda s: (s.Z, s.x, s.y + 1e9, s.W),
+    "covariates far off": lambda s: (s.Z, s.x, s.y, s.W + 1e9),
+    "constant covariate": lambda s: (s.Z, s.x, s.y, np.column_stack([s.W, np.full(len(s.x), 0.1)])),
+    "twice a covariate": lambda s: (s.Z, s.x, s.y, np.column_stack([s.W, s.W[:, :1] * 3 + 1])),
+    "large treatment": lambda s: (s.Z, 1e9 * s.x, s.y, s.W),
+    "large covariates": lambda s: (s.Z * 1e-9, s.x, s.y, 1e9 * s.W),
+    "dependent": lambda s: (np.column_stack([s.Z[:, :2], s.Z[:, 0] + s.Z[:, 1]]), s.x, s.y, s.W),
+    "dependent given covariates": lambda s: (
+        np.column_stack([s.Z[:, :2], s.W - s.Z[:, :1] - s.Z[:, 1:2]])[:, :3],
+        s.x,
+        s.y,
+        s.W,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_iv2sls_and_the_functions_agree_with_the_effect_whatever_the_columns(adjusted: Simulation, case: str) -> None:
+    Z, x, y, W = HOSTILE[case](adjusted)
+    model = CATSelector(3 if "dependent" in case else 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeakInstrumentWarning)
+        model.fit(Z, x, y, W)
+    result = model.iv2sls()
+    assert result.params["treatment"] == pytest.approx(model.effect_, rel=1e-9)
+    assert two_stage_least_squares(Z[:, model.support_], x, y, W) == pytest.approx(model.effect_, rel=1e-9)
+    assert result.sargan.df == 1
+    base = fit(adjusted)
+    if "depend" not in case:
+        scale = 1e-9 if case == "large treatment" else 1
+        assert model.effect_ == pytest.approx(base.effect_ * scale, rel=1e-5)
+        np.testing.assert_allclose(model.first_stage_f_, base.first_stage_f_, rtol=1e-5)  # of the rank of W
+
+
+def test_standard_errors_of_iv2sls_are_those_of_the_plain_columns(adjusted: Simulation) -> None:
+    from linearmodels.iv import IV2SLS
+
+    assert adjusted.W is not None
+    model = fit(adjusted)
+    exogenous = np.column_stack([np.ones(600), adjusted.W])
+    plain = IV2SLS(adjusted.y, exogenous, adjusted.x, adjusted.Z[:, model.support_]).fit(cov_type="robust")
+    result = model.iv2sls()
+    assert result.std_errors["treatment"] == pytest.approx(plain.std_errors["endog"], rel=1e-7)
+    assert result.sargan.stat == pytest.approx(plain.sargan.stat, rel=1e-6)
+    assert result.rsquared == pytest.approx(plain.rsquared, rel=1e-7)
+
+
+def test_integers_far_from_zero() -> None:
+    rng = np.random.default_rng(0)
+    Z = rng.integers(0, 3, (500, 3))
+    u = rng.integers(-3, 4, 500)
+    x, y = 10 * Z.sum(1) + u, 25 * Z.sum(1) + 5 * u
+    near, far = auxiliary(Z, x, y)[1], auxiliary(Z + 10**9, x + 10**12, y - 10**12)[1]
+    np.testing.assert_allclose(far, near, rtol=1e-12)
+    W = rng.integers(0, 9, (500, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeakInstrumentWarning)
+        models = [CATSelector().fit(Z, x + s, y - s, W + s) for s in (0, 10**12)]
+    np.testing.assert_allclose(models[1].pair_scores_, models[0].pair_scores_, atol=1e-10)
+    assert models[1].effect_ == pytest.approx(models[0].effect_, rel=1e-11)
+
+
+def test_candidates_that_are_called_like_the_treatment(plain: Simulation) -> None:
+    Z = pd.DataFrame(plain.Z, columns=["treatment", "outcome", "c", 1, "1"])
+    np.testing.assert_array_equal(fit(plain).pair_scores_, CATSelector().fit(Z, plain.x, plain.y).pair_scores_)
+    Z.loc[3, "treatment"] = np.nan
+    with pytest.raises(ValueError, match=r"treatment \(1\)"):
+        CATSelector().fit(Z, plain.x, plain.y)
+
+
+@pytest.mark.parametrize("subset", [[True, False], [0.0, 1], [0], [0, 0], [0, "a"], 3, "ab", [[0], [1]]], ids=str)
+def test_bad_sets(plain: Simulation, subset: object) -> None:
+    with pytest.raises(ValueError, match=r"subset is .*at least two distinct"):
+        fit(plain).set_score(subset)
+
+
+def test_p_values_of_valid_pairs_are_not_exact() -> None:
+    """What the docstring says of split: about a tenth of single tests of valid pairs reject at 5%."""
+    p = []
+    for seed in range(60):
+        s = make_anlce(1000, seed=4000 + seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            values = CATSelector(test="chi2", random_state=seed).fit(s.Z[:, :2], s.x, s.y).p_values_
+        p += [values[0, 1], values[1, 0]]
+    assert 0.02 < np.mean(np.array(p) < 0.05) < 0.2

@@ -352,3 +352,72 @@ def test_bad_rounds(basis):
     loose = CDFBandit(basis, A, Expectation(), first_epoch=2, strict=False, random_state=0)
     loose.update_batch(X, [0, 1, 2, 3], np.full(4, 0.5))
     assert loose.epoch_ == 2
+
+
+@pytest.mark.parametrize("tail", [-0.5, 1.5, np.nan])
+def test_tail_integral_out_of_range(basis, tail):
+    wrong = CallableBasis(basis.cdf, tail_integral=lambda x, a, w, y: np.full((len(x), len(w)), tail))
+    with pytest.raises(ValueError, match="tail_integral must lie between 0 and hi - y"):
+        CDFRegressor(wrong, A, n_w=8).fit(X, ACTIONS, Y)
+
+
+def test_masked_arrays(model):
+    for at in range(3):
+        arguments = [X, ACTIONS, Y]
+        arguments[at] = np.ma.masked_array(arguments[at], mask=np.zeros(arguments[at].shape, bool))
+        with pytest.raises(TypeError, match="masked"):
+            model.fit(*arguments)
+
+
+@pytest.mark.parametrize("domain", [(0, 1e-300), (0, 1e300), (-1e308, 1e308), (1.0, 1 + 1e-12)], ids=range(4))
+def test_domains_that_do_not_compute(domain):
+    with pytest.raises(ValueError, match="domain must"):
+        LogisticBasis(sine, 0.1, domain=domain)
+
+
+def test_messages_do_not_contradict_themselves(model):
+    with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got 1"):
+        model.fit(X, ACTIONS, Y).error_bound(1)
+    with pytest.raises(TypeError, match="lo must be a number, got 'a'"):
+        interval("a", 1, 4)
+
+
+def test_operator_of_zero():
+    def step(x, a, w, s):
+        s = s[:, None, :] if s.ndim == 2 else s[None, None, :]
+        return np.broadcast_to((s >= w[None, :, None]) * 1.0, (len(x), len(w), s.shape[-1]))
+
+    with pytest.raises(ValueError, match="operator is zero"):
+        CDFRegressor(CallableBasis(step), A, measure=atoms([1.0], [1.0])).fit(X, ACTIONS, Y)
+
+
+def test_basis_that_fails_for_a_late_action():
+    from icml25.cdf_bandit import MixtureEnvironment
+
+    def cdf(x, a, w, s):
+        value = np.broadcast_to(np.atleast_2d(s)[:, None], (len(x), len(w), s.shape[-1]))
+        return np.where(a[:, None, None] == A - 1, 1 - value, value)
+
+    with pytest.raises(ValueError, match="a=4"):
+        MixtureEnvironment(CallableBasis(cdf), lambda w: 0 * w + 1, lambda n, rng: rng.random((n, 1)), A)
+
+
+def test_basis_that_fails_at_one_row():
+    rows = np.linspace(0, 1, 500)[:, None]
+
+    def cdf(x, a, w, s):
+        value = np.array(np.broadcast_to(np.atleast_2d(s)[:, None], (len(x), len(w), s.shape[-1])))
+        value[abs(x[:, 0] - rows[300, 0]) < 1e-9] = np.nan
+        return value
+
+    actions = np.zeros(500, int)
+    with pytest.raises(ValueError, match="not finite"):
+        CDFRegressor(CallableBasis(cdf), A, n_w=8).fit(rows, actions, np.full(500, 0.5))
+    fitted = CDFRegressor(CallableBasis(cdf), A, n_w=8).fit(rows[:290], actions[:290], np.full(290, 0.5))
+    for call in (
+        lambda: fitted.predict_cdf(rows, actions, [0.5]),
+        lambda: fitted.predict_utility(rows, Expectation()),
+        lambda: fitted.sample(rows, actions, 1),
+    ):
+        with pytest.raises(ValueError, match="not finite"):
+            call()

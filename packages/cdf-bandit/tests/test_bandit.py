@@ -242,3 +242,83 @@ def test_fresh_copy_shares_nothing(basis, environment, small):
     assert other.epoch_ == 1 and other.rounds_left_ == 8 and bandit.epoch_ == 2 and bandit.rounds_left_ == 12
     run(other, environment, 8)
     assert bandit.regressor_ is not other.regressor_
+
+
+def test_failure_at_the_end_of_an_epoch_can_be_repeated(environment):
+    from conftest import sine
+
+    from icml25.cdf_bandit import CallableBasis, LogisticBasis
+
+    fails, plain = [True], LogisticBasis(sine, 0.08)
+
+    def cdf(x, a, w, s):
+        return plain.cdf(x, a, w, s) * (np.nan if fails[0] else 1)
+
+    for use_all_data in (False, True):
+        fails[0] = False
+        bandit = CDFBandit(
+            CallableBasis(cdf), A, Expectation(), first_epoch=2, use_all_data=use_all_data, random_state=0
+        )
+        run(bandit, environment, 4)
+        X = environment.context(8, np.random.default_rng(0))
+        a, _ = bandit.act_batch(X)
+        fails[0] = True
+        before = bandit.regressor_.theta_.copy()
+        with pytest.raises(ValueError, match="not finite"):
+            bandit.update_batch(X, a, np.full(8, 0.5))
+        assert (bandit.epoch_, bandit.rounds_left_, bandit.n_fits_) == (2, 8, 1)
+        np.testing.assert_array_equal(bandit.regressor_.theta_, before)
+        fails[0] = False
+        bandit.update_batch(X, a, np.full(8, 0.5))
+        assert (bandit.epoch_, bandit.rounds_left_) == (3, 16)
+        assert bandit.regressor_.n_samples_ == (12 if use_all_data else 8)
+
+
+def test_state_is_strict_json(basis, environment):
+    regressor = CDFRegressor(basis, A, n_s=6).set_params(n_w=np.int64(6), norm_bound=np.float32(3), clip=np.bool_(True))
+    bandit = CDFBandit(
+        basis, A, Expectation(), exploration=math.inf, first_epoch=2, regressor=regressor, random_state=0
+    )
+    run(bandit, environment, 5)
+    state = json.loads(json.dumps(bandit.to_dict(), allow_nan=False))
+    other = CDFBandit.from_dict(state, basis, Expectation())
+    assert other.exploration == other.eta_ == math.inf and other.rounds_left_ == bandit.rounds_left_
+    np.testing.assert_array_equal(run(bandit, environment, 20), run(other, environment, 20))
+
+
+@pytest.mark.parametrize(
+    ("values", "eta", "message"),
+    [
+        ([[0.1, 0.2]], -5, "eta"),
+        ([[0.1, 0.2]], math.nan, "eta"),
+        ([[0.1, 0.2]], "1", "eta"),
+        ([[1.0, math.nan]], 1, "values"),
+        ([0.1, 0.2], 1, "values"),
+        (np.zeros((2, 0)), 1, "values"),
+        ([["a", "b"]], 1, "values"),
+    ],
+    ids=range(7),
+)
+def test_weighting_of_bad_values(values, eta, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        inverse_gap_weighting(values, eta)
+
+
+def test_weighting_of_lists_and_integers():
+    np.testing.assert_allclose(inverse_gap_weighting([[1, 0]], 2), [[0.75, 0.25]])
+    np.testing.assert_allclose(inverse_gap_weighting([[1e308, -1e308]], 1e10), [[1, 0]])
+
+
+def test_lipschitz_constant_knows_the_ends_of_the_domain(environment):
+    from icml25.cdf_bandit import Entropic, LogisticBasis, Moment
+
+    basis = LogisticBasis(lambda x, a, w: 90 + 10 * w + 0 * x, 1.0, domain=(90, 100))
+    etas = []
+    for scale in (False, True):
+        bandit = CDFBandit(basis, A, Moment(2), first_epoch=2, scale_by_lipschitz=scale, random_state=0)
+        X = environment.context(4, np.random.default_rng(0))
+        bandit.update_batch(X, bandit.act_batch(X)[0], np.full(4, 95.0))
+        etas.append(bandit.eta_)
+    assert etas[0] / etas[1] == pytest.approx(2 * np.sqrt(10 * (100**3 - 90**3) / 3))
+    with pytest.raises(ValueError, match="lipschitz"):
+        CDFBandit(basis, A, Entropic(1e3), scale_by_lipschitz=True)

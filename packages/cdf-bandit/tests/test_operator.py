@@ -236,3 +236,93 @@ def test_measure_of_two_dimensions():
         assert model.nodes_.shape == (len(measure.points), 2)
         F = model.predict_cdf(x[:3], [0, 1, 0], np.linspace(0, 1, 9))
         assert (np.diff(F) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("mu", [-30.0, -2.0, 3.0, 5.0, 1e5])
+@pytest.mark.parametrize("kind", [LogisticBasis, GaussianBasis])
+def test_locations_far_outside(kind, mu):
+    """Both ends of the domain underflow; against the density relative to its largest value on the domain."""
+    from scipy.stats import logistic, norm
+
+    h, law = 0.02, {LogisticBasis: logistic, GaussianBasis: norm}[kind]
+    basis = kind(lambda x, a, w: mu + 0 * x + 0 * w, h)
+    end = float(mu > 0.5)
+    # integrated from the near end, on the scale on which the density falls
+    fall = h if kind is LogisticBasis else h**2 / abs(mu - end)
+    fine = interval(0, min(1, 60 * fall), 400, pieces=20)
+
+    def density(distance):
+        z = (end - mu) / h
+        if kind is GaussianBasis:
+            return np.exp(-distance / h * (abs(z) + distance / h / 2))
+        return np.exp(law(0, 1).logpdf(abs(z) + distance / h) - law(0, 1).logpdf(abs(z)))
+
+    total = fine.weights @ density(fine.points)
+    reach = np.array([0.3, 1.0, 3.0]) * fall
+    parts = [(r / 2 * (1 + np.polynomial.legendre.leggauss(40)[0]), r) for r in reach]
+    share = np.array([np.polynomial.legendre.leggauss(40)[1] @ density(p) * r / 2 for p, r in parts]) / total
+    arguments = np.zeros((1, 1)), np.zeros(1, int), np.array([0.5])
+    phi = basis.cdf(*arguments, np.abs(end - reach))[0, 0]
+    # a distance of fall from the end is known to eps only
+    np.testing.assert_allclose(phi, 1 - share if end else share, atol=1e-8 + 1e-15 / fall)
+    ends = basis.cdf(*arguments, np.array([0.0, 1.0]))[0, 0]
+    np.testing.assert_allclose(ends, [0, 1], atol=1e-12)
+    tail = basis.tail_integral(*arguments, np.array([0.0]))[0, 0]
+    mean = fine.weights @ (density(fine.points) * fine.points) / total  # distance from the near end
+    assert tail == pytest.approx(mean if end else 1 - mean, rel=1e-6)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="location must be finite"):
+            kind(lambda x, a, w, bad=bad: bad + 0 * x + 0 * w, h).cdf(*arguments, reach)
+
+
+def test_scale_that_depends_on_w_or_not():
+    """The product of exponentials is the exponential; also where it would overflow."""
+    w, s = np.array([0.2, 0.7, 1.4]), np.linspace(0, 1, 7)
+    x, a = np.zeros((2, 1)), np.zeros(2, int)
+    for h in (0.3, 0.01, 1e-3):
+        free = LogisticBasis(lambda x, a, w: w + 0 * x, h).cdf(x, a, w, s)
+        bound = LogisticBasis(lambda x, a, w: w + 0 * x, lambda x, a, w, h=h: h + 0 * w + 0 * x).cdf(x, a, w, s)
+        np.testing.assert_allclose(free, bound, rtol=1e-9, atol=1e-300)
+        rows = LogisticBasis(lambda x, a, w: w + 0 * x, h).cdf(x, a, w, np.tile(s, (2, 1)))
+        np.testing.assert_array_equal(rows, free)
+
+
+def test_moment_of_a_wide_domain_without_tail_integral():
+    """Against the closed form of the same basis: m is normalised, the mapped nodes are not."""
+    wide = LogisticBasis(lambda x, a, w: 10 + 20 * sine(x, a, w), 1.6, domain=(10, 30))
+    rng = np.random.default_rng(0)
+    x, a, y = rng.random((20, 1)), rng.integers(A, size=20), rng.uniform(10, 30, 20)
+    w = interval(0, 1, 5).points
+    for normalize in (True, False):
+        m = outcome_measure((10.0, 30.0), 60, normalize)
+        plain = moment_vector(CallableBasis(wide.cdf, domain=(10, 30)), x, a, y, w, m)
+        np.testing.assert_allclose(plain, moment_vector(wide, x, a, y, w, m), rtol=1e-8)
+
+
+def test_repeated_rows_are_evaluated_once(basis):
+    seen = []
+
+    def cdf(x, a, w, s):
+        seen.append(len(x))
+        return basis.cdf(x, a, w, s)
+
+    rng = np.random.default_rng(0)
+    x, w, m = rng.integers(10, size=(5000, 1)) / 10, interval(0, 1, 4).points, interval(0, 1, 8)
+    a = rng.integers(2, size=5000)
+    repeated = design_kernel(CallableBasis(cdf), x, a, w, m)
+    assert sum(seen) == 20
+    np.testing.assert_allclose(repeated, design_kernel(basis, x + 1e-13 * np.arange(5000)[:, None], a, w, m), rtol=1e-8)
+
+
+def test_memory_does_not_grow_with_the_rows(basis):
+    import tracemalloc
+
+    peaks = []
+    for n in (20_000, 80_000):
+        x, a = np.random.default_rng(0).random((n, 20)), np.zeros(n, int)
+        flat = LogisticBasis(lambda x, a, w: 0.5 + 0 * x[:, :1] + 0 * w, 0.1)
+        tracemalloc.start()
+        design_kernel(flat, x, a, interval(0, 1, 4).points, interval(0, 1, 4))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0] < 20 * 2**20

@@ -289,3 +289,101 @@ def test_diabetes(seed):
     marginal = (y[train, None] <= s).mean(0)
     crps = ((model.predict_cdf(X[test, :1], bins[test], s) - seen) ** 2).mean()
     assert crps < ((marginal - seen) ** 2).mean()
+
+
+def distance_to_optimum(u, t, root, d):
+    """Upper bound on |root (u - u*)| from the KKT residual r: its square is at most r'(u - u*)."""
+    gradient = root.T @ (root @ (u - t))
+    residual = gradient - (u @ gradient) / (u @ d) * d
+    return np.sqrt(max(0.0, u @ np.maximum(residual, 0) + max(0.0, (-residual / d).max())))
+
+
+@pytest.mark.parametrize("G", [3, 16, 64])
+def test_projection_is_exact(G):
+    for seed in range(5):
+        for scale in (0.3, 3.0, 100.0):
+            rng, root, d = random_problem(seed, G)
+            t = scale * rng.normal(size=G)
+            assert distance_to_optimum(project(t, root, d), t, root, d) < 1e-5
+
+
+@pytest.mark.parametrize("decay", [0.1, 1.0])
+def test_projection_of_fits_is_exact(basis, data, decay):
+    model = CDFRegressor(basis, A, decay=decay, n_w=32, n_s=16).fit(*data)
+    d = np.sqrt(model.weights_)
+    root = np.sqrt(model.eigenvalues_)[:, None] * (model.eigenfunctions_ * d[:, None]).T
+    assert abs(model.theta_unprojected_ - model.theta_).max() > 1e-3
+    assert distance_to_optimum(model.theta_ * d, model.theta_unprojected_ * d, root, d) < 1e-5
+
+
+def test_what_is_refused_changes_nothing(basis, data):
+    X, a, y = data
+    model = CDFRegressor(basis, A, n_w=8, n_s=8).fit(X, a, y)
+    state = {key: np.copy(value) for key, value in vars(model).items() if isinstance(value, (np.ndarray, float, int))}
+    bound = model.error_bound()
+    for call in (
+        lambda: model.fit(X, a, y + 1),
+        lambda: model.partial_fit(X, a, y + 1),
+        lambda: model.fit(np.hstack([X, X]), a, y - 5),
+        lambda: model.fit(X, a + 9, y),
+    ):
+        with pytest.raises(ValueError):
+            call()
+        assert model.error_bound() == bound
+        for key, value in state.items():
+            np.testing.assert_array_equal(getattr(model, key), value)
+    assert model.partial_fit(X, a, y).n_samples_ == 2 * len(y)
+
+
+def test_least_eigenvalues_are_noise_at_any_threshold(basis, data):
+    """Not normalised, on a domain so long that all eigenvalues exceed n^(-2/(gamma+2))."""
+    from conftest import sine
+
+    from icml25.cdf_bandit import LogisticBasis
+
+    wide = LogisticBasis(lambda x, a, w: 1e20 * sine(x, a, w), 0.08e20, domain=(0, 1e20))
+    X, a, y = data
+    model = CDFRegressor(wide, A, normalize=False, n_w=32, n_s=32).fit(X, a, y * 1e20)
+    assert model.rank_ == (model.eigenvalues_ >= 1e-12 * model.eigenvalues_[0]).sum()
+    assert model.rank_ < (model.eigenvalues_ >= model.threshold_).sum()
+
+
+def test_galerkin_takes_twice_the_nodes(basis, data):
+    model = CDFRegressor(basis, A, n_w=6, n_s=8, method="galerkin").fit(*data)
+    assert len(model.nodes_) == 12 and (model.eigenvalues_[6:] < 1e-12).all()
+
+
+def test_repeated_contexts_are_predicted_once(basis, data):
+    from icml25.cdf_bandit import CallableBasis
+
+    seen = []
+
+    def cdf(x, a, w, s):
+        seen.append(len(x))
+        return basis.cdf(x, a, w, s)
+
+    model = CDFRegressor(CallableBasis(cdf), A, n_w=8, n_s=8).fit(*data)
+    X = np.random.default_rng(0).integers(10, size=(3000, 1)) / 10
+    seen.clear()
+    values = model.predict_utility(X, Expectation())
+    assert sum(seen) == 10 * A
+    np.testing.assert_array_equal(
+        values[X[:, 0] == 0.3],
+        np.broadcast_to(model.predict_utility([[0.3]], Expectation()), values[X[:, 0] == 0.3].shape),
+    )
+
+
+def test_samples_and_rewards_are_drawn_in_chunks(basis, environment):
+    import tracemalloc
+
+    model = CDFRegressor(basis, A, n_w=64, n_s=8).fit([[0.1], [0.7]], [0, 1], [0.2, 0.5])
+    draws = (
+        lambda: environment.reward(np.full((20_000, 1), 0.3), np.zeros(20_000, int)),
+        lambda: model.sample([[0.3]], [0], 20_000),
+        lambda: model.predict_cdf([[0.3]], [0], np.linspace(0, 1, 100_000)),
+    )
+    for draw in draws:
+        tracemalloc.start()
+        draw()
+        assert tracemalloc.get_traced_memory()[1] < 12 * 2**20
+        tracemalloc.stop()

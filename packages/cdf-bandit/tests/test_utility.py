@@ -143,9 +143,9 @@ def test_lipschitz_constants():
     assert CVaR(0.25).lipschitz == 4
     assert SmoothedQuantile(0.5, 0.1).lipschitz == pytest.approx(5)
     assert MeanVariance(2.0, mean_weight=0.5).lipschitz == pytest.approx(0.5 + 4 / np.sqrt(3))
-    assert MeanVariance(2.0).lipschitz_on(3.0) == pytest.approx(3 + 9 * 4 / np.sqrt(3))
+    assert MeanVariance(2.0).lipschitz_on(-1.0, 2.0) == pytest.approx(3 + 9 * 4 / np.sqrt(3))
     assert Moment(2).lipschitz == pytest.approx(2 / np.sqrt(3))
-    assert CVaR(0.25).lipschitz_on(2) == 8
+    assert CVaR(0.25).lipschitz_on(3, 5) == 8
     assert Probability(0.5, 0.125).lipschitz == 2
 
 
@@ -200,3 +200,26 @@ def test_mean_variance_of_the_example():
 def test_bad_parameters(make, name):
     with pytest.raises((TypeError, ValueError), match=name):
         make()
+
+
+def test_lipschitz_away_from_zero():
+    """The extremal pair has F - G proportional to the weight of F: k s^(k-1) for a moment."""
+    for lo, hi in ((90.0, 100.0), (-3.0, 1.0)):
+        s, m = nodes(lo, hi)
+        for utility, gap in ((Moment(2), s), (Moment(3), s**2), (Expectation(), 1 + 0 * s), (Variance(), s - lo)):
+            gap = 1e-3 * gap / abs(gap).max()
+            ratio = abs(utility(1 - gap, s, m) - utility(1 + 0 * s, s, m)) / np.sqrt(gap**2 @ m / (hi - lo))
+            constant = utility.lipschitz_on(lo, hi)
+            assert ratio <= constant * (1 + 1e-6)
+            assert ratio > 0.9 * constant or isinstance(utility, Variance)
+    assert Moment(2).lipschitz_on(90, 100) > 1900
+
+
+@pytest.mark.parametrize("beta", [1e-12, 1e-6, 1.0, 30.0, 800.0, 1e3, 1e5, 1e90])
+def test_entropic_risk_at_any_aversion(beta):
+    """Uniform outcomes and point masses; the answer never leaves the domain."""
+    s, m = nodes()
+    expected = 0.5 - beta / 24 if beta < 1e-3 else -(np.log(-np.expm1(-beta)) - np.log(beta)) / beta
+    assert Entropic(beta)(s, s, m) == pytest.approx(expected, rel=1e-9)
+    assert Entropic(beta)(0 * s, s, m) == pytest.approx(1, abs=1e-3)  # at hi, but for the width of the last cell
+    assert Entropic(beta)(0 * s + 1, s, m) == pytest.approx(0, abs=1e-3)

@@ -41,7 +41,7 @@ def updates_of(graph, rng):
 
 
 def time_per_update(n, q):
-    """Mean milliseconds of an update with two queries: over a phase and its rebuild for q > 1, over 8 updates for q = 1."""
+    """Mean CPU milliseconds of an update with two queries: over a phase and its rebuild for q > 1, over 8 updates for q = 1."""
     graph, rng = regular_graph(n), np.random.default_rng(q)
     emb = DynamicEmbedding(graph, q=q, seed=q)
     emb.embed(0)
@@ -51,11 +51,11 @@ def time_per_update(n, q):
         if method == "add_edge" and emb.graph.has_edge(*arguments[:2]):
             continue
         a, b = rng.integers(n, size=2).tolist()
-        start = time.perf_counter()
+        start = time.process_time()
         getattr(emb, method)(*arguments)
         emb.embed(a)
         emb.embed(b)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         steps += 1
         if emb.stats["rebuilds"][0] >= target:
             return 1000 * seconds / steps
@@ -99,7 +99,7 @@ def main():
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.8), layout="constrained")
     for q, ms in result["ms"].items():
         left.loglog(result["edges"], ms, "o-", label="q = 1 (recompute)" if q == "1" else f"q = {q}", markersize=4)
-    left.set(xlabel="edges", ylabel="ms per update and two queries")
+    left.set(xlabel="edges", ylabel="CPU ms per update and two queries")
     left.legend(fontsize=7, frameon=False)
     for number, (name, counts) in enumerate(result["histograms"].items()):
         share = np.array(counts) / sum(counts)

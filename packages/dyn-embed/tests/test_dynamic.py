@@ -338,19 +338,86 @@ def test_wide_range_of_weights():
         assert_dominates(emb)
 
 
-@pytest.mark.parametrize("q", [2, 3])
-def test_eager_rebuilds_make_vectors_independent_of_queries(q):
+@pytest.mark.parametrize("q", [1, 2, 3, 4])
+def test_queries_decide_nothing(q):
     graph = random_graph(20, 40, 0)
-    quiet, asked = (DynamicEmbedding(graph, q=q, seed=0, lazy=False) for _ in range(2))
-    for emb in (quiet, asked):
+    runs = [(True, 1), (True, 7), (True, 1000), (False, 1000)]
+    copies = [DynamicEmbedding(graph, q=q, seed=0, lazy=lazy) for lazy, _ in runs]
+    for emb, (_, every) in zip(copies, runs, strict=True):
         rng = np.random.default_rng(3)
-        for _ in range(80):
+        for step in range(1, 61):
             random_update(emb, rng)
-            if emb is asked:
+            if step % every == 0:
                 emb.distance(*list(emb.graph)[:2])
-    nodes = list(quiet.graph)
-    np.testing.assert_array_equal(quiet.embed_many(nodes), asked.embed_many(nodes))
-    assert quiet.stats["rebuilds"][0] > 2
+    often, seldom, never = copies[:3]
+    nodes = list(often.graph)
+    for emb in copies[1:]:
+        np.testing.assert_array_equal(emb.embed_many(nodes), often.embed_many(nodes))
+        assert q == 1 or emb._trees[0].phase == often._trees[0].phase > 3
+    assert never.stats["rebuilds"][0] == 1 and (
+        q == 1 or seldom.stats["rebuilds"][0] > 2
+    )  # phases nobody saw are not built
+    for emb in copies:
+        emb.remove_edges_from(list(emb.graph.edges)[:8])
+        np.testing.assert_array_equal(emb.embed_many(nodes), often.embed_many(nodes))
+
+
+@pytest.mark.parametrize("q", [2, 3])
+def test_changes_wait_in_bounded_memory(q):
+    graph = random_graph(20, 40, 0)
+    quiet, asked = (DynamicEmbedding(graph, q=q, seed=0, max_weight=1e6) for _ in range(2))
+    u, v = next(iter(graph.edges))
+    for step in range(200):
+        for emb in (quiet, asked):
+            emb.update_edge(u, v, 10 + step)
+            if step % 100 == 0:
+                emb.add_edge(0, "new", 1)
+                emb.remove_edge(0, "new")
+        if step % 20 == 0:
+            asked.embed(u)
+        assert len(quiet._trees[0].changes) <= 3 * 40
+    np.testing.assert_array_equal(quiet.embed_many(quiet.graph), asked.embed_many(quiet.graph))
+
+
+def test_distances_are_symmetric_and_independent_of_the_batch():
+    for q, p in ((1, 1), (1, 2), (3, 1)):
+        graph, rng = random_graph(41, 70, q), np.random.default_rng(q)
+        for u, v in graph.edges:
+            graph[u][v]["weight"] = float(np.exp(rng.uniform(0, 20)))  # many scales, and sums that round
+        emb = DynamicEmbedding(graph, q=q, p=p, seed=q)
+        emb.embed(0)
+        emb.add_edges_from([(0, 5, 3.3), (3, 17, 1e5 / 3)])
+        pairs = [(u, v) for u in graph for v in graph]
+        for many, one in ((emb.tree_distances, emb.tree_distance), (emb.distances, emb.distance)):
+            d = many(pairs)
+            np.testing.assert_array_equal(d, many([(v, u) for u, v in pairs]))
+            np.testing.assert_array_equal(d[::7], many(pairs[::7]))
+            assert d[40:60].tolist() == [one(u, v) for u, v in pairs[40:60]]
+
+
+@pytest.mark.parametrize("q", [2, 3, 4])
+def test_no_level_has_more_scales_than_the_first(q):
+    emb = DynamicEmbedding(random_graph(24, 50, q), q=q, seed=0)
+    assert len(emb.levels) == q
+    for diameters in emb.levels:
+        np.testing.assert_array_equal(diameters, emb.levels[0])
+
+
+@pytest.mark.parametrize("q", [2, 3, 4])
+def test_domination_up_to_twice_the_cap(q):
+    """The cap bounds the graph's distances, not those of H: a detour over the root of every level is longer."""
+    rng = np.random.default_rng(q)
+    for seed in range(5):
+        n = int(rng.integers(4, 20))
+        graph = nx.path_graph(n)
+        nx.set_edge_attributes(graph, 3.0, "weight")
+        emb = DynamicEmbedding(graph, q=q, seed=seed, phase_length=30, max_weight=3)  # the path is as long as the cap
+        emb.embed(0)
+        for _ in range(20):
+            u, v = list(emb.graph.edges)[rng.integers(emb.graph.number_of_edges())]
+            emb.remove_edge(u, v)
+            emb.add_edge(*(u, v) if rng.random() < 0.5 else rng.choice(n, 2, replace=False).tolist(), 3)
+            assert_dominates(emb)
 
 
 def test_version_stats_and_graph_view():
@@ -396,8 +463,8 @@ def sizes(emb):
     """Entries of every container whose growth would be a leak, with the bound that the method promises."""
     m, total = emb.graph.number_of_edges(), 0
     for level in emb._trees[0].below[:-1]:
-        held = (level.waiting, level.inserted, level.paths, level.degree, level._incident, level._uses)
-        total += sum(len(part) for part in held if part is not None) + (len(level._tree.keys) if level._tree else 0)
+        held = (level.base, level.changes, level.inserted, level.paths, level.degree, level._incident, level._uses)
+        total += sum(map(len, held)) + (len(level._tree.keys) if level._tree else 0)
     return total, m
 
 

@@ -12,6 +12,7 @@ from icml25.dyn_embed import (
     DynamicEmbedding,
     ShiftedClustering,
     StaticEmbedding,
+    distortion,
     frechet_embedding,
     landmark_embedding,
 )
@@ -116,6 +117,12 @@ def test_a_weight_name_that_no_edge_carries_warns():
         ({"n_trees": 0}, ValueError, "n_trees is 0"),
         ({"n_trees": 2.0}, TypeError, "n_trees is 2.0"),
         ({"scale": "big"}, ValueError, "'big'.*'raw' or 'noncontracting'"),
+        ({"seed": -1}, ValueError, "seed is -1; expected an integer >= 0"),
+        ({"seed": "a"}, TypeError, "seed is 'a'.*expected an integer >= 0, a numpy Generator or None"),
+        ({"seed": True}, TypeError, "seed is True"),
+        ({"seed": 0.5}, TypeError, "seed is 0.5"),
+        ({"lazy": None}, TypeError, "lazy is None.*expected True or False"),
+        ({"lazy": "no"}, TypeError, "lazy is 'no'"),
         ({"phase_length": 0}, ValueError, "phase_length is 0"),
         ({"n_capacity": 3}, ValueError, "n_capacity is 3.*>= 4"),
         ({"max_weight": 0}, ValueError, "max_weight is 0"),
@@ -130,6 +137,23 @@ def test_a_weight_name_that_no_edge_carries_warns():
 def test_options(options, error, match):
     with pytest.raises(error, match=match):
         DynamicEmbedding(nx.path_graph(4), **options)
+
+
+def test_seeds_of_the_others():
+    graph = nx.path_graph(4)
+    emb = StaticEmbedding(graph, seed=np.uint8(3))
+    for use in (
+        lambda s: StaticEmbedding(graph, seed=s),
+        lambda s: DecrementalEmbedding(graph, seed=s),
+        lambda s: ShiftedClustering(graph, 3, seed=s),
+        lambda s: frechet_embedding(graph, seed=s),
+        lambda s: landmark_embedding(graph, 2, seed=s),
+        lambda s: distortion(emb, seed=s),
+    ):
+        with pytest.raises(ValueError, match="seed is -1; expected an integer >= 0"):
+            use(-1)
+        with pytest.raises(TypeError, match="seed is 'a'"):
+            use("a")
 
 
 def test_hard_limits():

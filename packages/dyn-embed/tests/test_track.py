@@ -66,7 +66,9 @@ def test_estimates(objective_module):
     objective = objective_of(objective_module, graph="grid", sizes=[25], updates=20)
     exact = objective.exact[0]
     assert np.isfinite(exact).any()
-    row = objective.evaluate_result(lower=exact, estimate=exact, seconds=1.0, peak_memory_mb=2.0, extra=5.0)
+    row = objective.evaluate_result(
+        lower=exact, estimate=exact, seconds=1.0, peak_memory_mb=2.0, extra=5.0, violations=9.0
+    )
     assert row["violations"] == 0 and row["mean_stretch"] == row["spread"] == 1 and row["off_share"] == 0
     assert row["seconds"] == 1 and row["extra"] == 5
     row = objective.evaluate_result(lower=exact * 0.99, estimate=exact * 0.4, seconds=1.0, peak_memory_mb=2.0)
@@ -81,11 +83,22 @@ def test_growth_and_times(objective_module):
     assert row["least_stretch"] == pytest.approx(2)
     bounds = [4 * math.log(n) * (math.ceil(math.log2(n - 1)) + 2) for n in (16, 64)]
     assert row["over_bound"] == pytest.approx(max(2 / bounds[0], 4 / bounds[1]))
-    scaling = objective_of(objective_module, problem="scaling", sizes=[20, 80], pairs=0, checks=0)
-    row = scaling.evaluate_result(
-        update_seconds=np.array([0.001, 0.008]), query_seconds=np.array([1.0, 2.0]), seconds=0.0, peak_memory_mb=0.0
+    inserted = objective_of(
+        objective_module, problem="growth", sizes=[16], top=1, updates=10, stream="insert", checks=1, replicates=1
     )
-    assert row["slope"] == pytest.approx(1.5) and row["query_growth"] == 2
+    row = inserted.evaluate_result(lp_0=inserted.exact[0], seconds=0.0, peak_memory_mb=0.0)
+    assert row["over_bound"] == pytest.approx(
+        1 / (4 * math.log(16) * 6 * 4 * math.log(20 * 6) * 6)
+    )  # 5 scales at both levels
+    scaling = objective_of(objective_module, problem="scaling", sizes=[20, 80, 320], pairs=0, checks=0)
+    times = {"query_seconds": np.array([1.0, 2.0]), "seconds": 0.0, "peak_memory_mb": 0.0}
+    row = scaling.evaluate_result(update_seconds=np.array([0.001, 0.008]), **times)
+    assert (
+        math.isnan(row["slope"]) and row["query_growth"] == 2
+    )  # a slope of two sizes would stand beside those of three
+    assert scaling.evaluate_result(update_seconds=np.array([0.001, 0.008, 0.064]), **times)["slope"] == pytest.approx(
+        1.5
+    )
     assert row["update_ms_40"] == pytest.approx(1) and row["update_ms_160"] == pytest.approx(8)
     for one in (growth, scaling):
         assert one.evaluate_result(**one.get_one_result())

@@ -30,8 +30,9 @@ def result_of(estimator, design, **changes):
     ("estimator", "design", "changes"),
     [
         ("OLS", "AD", {"designs": "AD+AT1"}),
-        ("DRL", "AT1", {"designs": "AD+AT1"}),
+        ("all three", "every", {"designs": "AD+AT1"}),
         ("DIM", "AT3", {"designs": "AT3", "worlds": 2}),
+        ("DIM after 1", "AT3", {"designs": "AT3", "worlds": 2}),
         ("all three", "every", {"designs": "AT1+AT6+AD"}),
         ("OLS", "predicted", {"designs": "AD+UR", "p": 0, "replicates": 4000}),
         ("OLS", "recommended", {"designs": "AD+AT6+AT1", "pilots": 2}),
@@ -40,10 +41,13 @@ def result_of(estimator, design, **changes):
 )
 def test_every_kind_of_variant(estimator, design, changes):
     out = result_of(estimator, design, **changes)
-    column = {"every": "rank_agreement", "predicted": "mse_error", "recommended": "good_advice"}.get(
+    column = {"every": "AT1_over_AD_DRL", "predicted": "mse_error", "recommended": "good_advice"}.get(
         design, "relative_rmse"
     )
     assert np.isfinite(out[column])
+    if design == "every":
+        assert ("rank_agreement" in out) == ("AT6" in changes["designs"])
+        assert out["AT1_over_AD_OLS"] == pytest.approx(out["rmse_OLS_AT1"] / out["rmse_OLS_AD"])
     if design == "predicted":
         assert out["mse_error"] < 0.12
     if (estimator, design) == ("OLS", "AD"):

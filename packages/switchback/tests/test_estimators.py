@@ -134,13 +134,14 @@ def test_pooled_lstd_by_matrix_powers(panel):
         mine = panel.actions == a
         S0 = sum(np.outer(phi[i, t], phi[i, t]) for i in range(n) for t in range(T) if mine[i, t])
         S1 = sum(np.outer(phi[i, t], phi[i, t + 1]) for i in range(n) for t in range(T - 1) if mine[i, t])
-        r = sum(phi[i, t] * panel.rewards[i, t] for i in range(n) for t in range(T) if mine[i, t])
+        Y = panel.rewards - panel.rewards.mean(0)
+        r = sum(phi[i, t] * Y[i, t] for i in range(n) for t in range(T) if mine[i, t])
         q = len(r)
         S0 = S0 + 1e-6 * np.trace(S0) / q * np.diag(np.r_[np.ones(q - 1), 0.0])
         M, b = np.linalg.solve(S0, S1), np.linalg.solve(S0, r)
         theta = sum(np.linalg.matrix_power(M, j) @ b for j in range(T))
         value[a] = (phi[:, 0] @ theta).mean()
-        last = phi[:, -1] @ b
+        last = phi[:, -1] @ b + panel.rewards[:, -1].mean()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnstableLSTDWarning)
             fit = LSTD(degree=2, time_degree=1, pooling="time").fit(panel)
@@ -192,6 +193,78 @@ def test_equivariance(panel, estimator):
     assert estimator.fit(Panel(same_map, A, Y)).ate_ == pytest.approx(ate, abs=1e-7)
 
 
+@pytest.mark.parametrize("estimator", [*ALL, OLS(ridge=2.0), LSTD(degree=2), DRL(cross_fit=2)], ids=by_name)
+@pytest.mark.parametrize("pooling", ["none", "time"])
+def test_constants_at_each_time_leave_estimates_alone(panel, estimator, pooling):
+    if pooling == "time":
+        if not isinstance(estimator, LSTD):
+            estimator = DRL(value=LSTD(degree=2, time_degree=1, pooling="time"))
+        else:
+            estimator = LSTD(degree=estimator.degree, pooling="time", ridge=None if estimator.degree > 1 else 0.5)
+    S, A, Y = panel.states, panel.actions, panel.rewards
+    fit = estimator.fit(panel)
+    ate, values = fit.ate_, getattr(fit, "values_", None)
+    for shift in (100.0, 1e6, 1e4 * np.linspace(-5, 9, 6)):
+        moved = estimator.fit(Panel(S, A, Y + shift))
+        assert moved.ate_ == pytest.approx(ate, abs=1e-7)
+        if values is not None:  # values have the level of the rewards that are left
+            left = np.cumsum(np.broadcast_to(shift, 6)[::-1])[::-1]
+            assert np.allclose(moved.values_[1] - left, values[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", [DRL(), DRL(cross_fit=2), LSTD(degree=2), LSTD(pooling="time")], ids=by_name)
+def test_units_of_the_states_do_not_matter(panel, estimator):
+    other = Panel(panel.states * [1e7, 0.05], panel.actions, panel.rewards)
+    assert estimator.fit(other).ate_ == pytest.approx(estimator.fit(panel).ate_, rel=1e-9)
+
+
+def test_noise_free_days_that_grow_alike():
+    """Without state noise the days' states differ by 1e-9 of their size at the end of the day."""
+    for seed in (0, 2, 3, 4, 5):
+        world = paper_mdp(T=9, p=3, delta=0.8, seed=seed)
+        fields = {k: getattr(world, k) for k in ("beta0", "beta", "gamma", "phi0", "Phi", "Gamma", "m1")}
+        quiet = LinearMDP(**fields, Sigma_e=np.zeros((9, 9)), Q=np.zeros((3, 3)), C1=np.eye(3))
+        panel = quiet.simulate(Design("UR").draw(60, 9, 5), seed=1)
+        for estimator in LINEAR:
+            assert estimator.fit(panel).ate_ == pytest.approx(quiet.ate(), abs=1e-8)
+
+
+NEAR = [*ALL, DRL(value=LSTD(ridge=1e-6)), LSTD(pooling="time", ridge=0.0), DRL(value=LSTD(pooling="time"))]
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-13, 1e-11, 1e-8])
+@pytest.mark.parametrize("estimator", NEAR, ids=by_name)
+def test_nearly_collinear_states(panel, estimator, gap):
+    twin = panel.states[..., :1] + gap * np.random.default_rng(0).normal(size=(40, 6, 1))
+    S = np.concatenate([panel.states, twin], axis=2)
+    good = np.concatenate([panel.states, np.random.default_rng(1).normal(size=(40, 6, 1))], axis=2)
+    out = estimator.estimate(np.stack([S, good]), np.stack([panel.actions] * 2), np.stack([panel.rewards] * 2))
+    assert out[1] == pytest.approx(estimator.fit(Panel(good, panel.actions, panel.rewards)).ate_, abs=1e-10)
+    if isinstance(estimator, DRL) and estimator.value is not None:  # regularised: the twin adds nothing
+        assert out[0] == pytest.approx(estimator.fit(panel).ate_, abs=0.3)
+        return
+    assert np.isnan(out[0])
+    with pytest.raises(ValueError, match="collinear"):
+        estimator.fit(Panel(S, panel.actions, panel.rewards))
+
+
+def test_design_that_the_table_cannot_come_from(panel):
+    for design in (Design("AD"), Design("AT", 1), Design("AT", 3), Design("blocks", 3)):
+        with pytest.raises(ValueError, match=r"design = .* never draws the arms of day \d+ \(of 40\)"):
+            DRL(design=design).fit(panel)
+    for design in (Design("AT", 2), Design("blocks", 2), Design("UR"), Design("UR", fresh=True)):
+        assert np.isfinite(DRL(design=design).fit(panel).ate_)
+    A = panel.actions.copy()
+    A[7, 5] = 1 - A[7, 5]
+    with pytest.raises(ValueError, match=r"day 7 "):
+        DRL(design=Design("AT", 2)).estimate(panel.states[None], A[None], panel.rewards[None])
+
+
+def test_memory_of_drl_follows_its_rows(panel):
+    two, many = (DRL(design=d)._copies(panel.actions[None]) for d in (Design("AT", 2), Design("UR", fresh=True)))
+    assert two == DRL()._copies(panel.actions[None]) == 4 + 2 and many == 4 + 64
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e11])
 @pytest.mark.parametrize("estimator", ALL, ids=by_name)
 def test_large_and_small_numbers(panel, estimator, scale):
@@ -232,6 +305,16 @@ def test_replicates_that_do_not_identify_are_nan():
         OLS().estimate(S, A[:1], Y)
     with pytest.raises(ValueError, match="finite"):
         OLS().estimate(S * np.nan, A, Y)
+    for arguments, match in (
+        ((S[:, :0], A[:, :0], Y[:, :0]), r"must have n >= 1 days and T >= 1 times, got shape \(2, 0, 3, 1\)"),
+        ((S[:, :, :0], A[:, :, :0], Y[:, :, :0]), r"n >= 1 days and T >= 1"),
+        ((S, A, Y + 1j), "rewards must be real numbers, got dtype complex"),
+        ((np.ma.masked_greater(S, 0), A, Y), "states has .* masked"),
+        ((S, A, Y - 1e307), r"rewards must be below 1e\+100"),
+        ((S, A + 1, Y), "actions must be 0 or 1"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            OLS().estimate(*arguments)
 
 
 def test_drl_is_lstd_under_alternating_days():
@@ -423,6 +506,30 @@ def test_pairs_are_resampled_not_days():
     assert fit.ate_ == pytest.approx(1) and fit.std_error(seed=0) < 1e-12 and fit.std_error("jackknife") < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("estimator", "n"), [(OLS(), 24), (LSTD(), 38), (DRL(), 38), (LSTD(pooling="time"), 12)], ids=str
+)
+def test_few_days_take_the_jackknife(estimator, n):
+    """Five days a regressor: 5 (p + 2) = 25 for OLS, 10 (p + 1) = 40 for LSTD and DRL, over T with pooling."""
+    world = paper_mdp(T=3, p=3)
+    panel = world.simulate(Design("AD").draw(n, 3, 0), seed=1)
+    fit = estimator.fit(panel)
+    assert fit.std_error(seed=0) == fit.std_error("jackknife") == fit.std_error(seed=1)
+    assert np.diff(fit.conf_int(seed=0))[0] == pytest.approx(2 * 1.959964 * fit.std_error("jackknife"))
+    with pytest.warns(UserWarning, match=f"{n} days are fewer than 5 for each of"):
+        assert fit.std_error("bootstrap", seed=0) != fit.std_error("jackknife")
+    more = estimator.fit(world.simulate(Design("AD").draw(n + 2, 3, 0), seed=1))
+    assert more.std_error(seed=0) == more.std_error("bootstrap", seed=0)
+
+
+def test_standard_errors_of_ten_days():
+    world = paper_mdp(T=6, p=3, delta=0.8, seed=1)
+    S, A, Y = world.simulate(Design("AT", 2).draw(10, 6, 0), seed=3, n_rep=200)
+    spread = OLS().estimate(S, A, Y).std()
+    errors = [OLS().fit(Panel(S[r], A[r], Y[r])).std_error(seed=0) for r in range(200)]
+    assert np.median(errors) < 2 * spread
+
+
 def test_bootstrap_coverage():
     world = paper_mdp(T=4, p=1, delta=0.0, rho=0.5)
     S, A, Y = world.simulate(Design("AD").draw(40, 4, 0), seed=11, n_rep=300)
@@ -473,6 +580,19 @@ def test_bad_parameters(panel):
     ):
         with pytest.raises(ValueError, match=match):
             estimator.fit(panel)
+    for estimator, wrong, match in (
+        (OLS(), {"ridge": "a"}, "ridge must be a number, got 'a'"),
+        (OLS(), {"ridge": None}, "ridge must be a number"),
+        (LSTD(), {"ridge": True}, "ridge must be a number, got True"),
+        (DRL(), {"value": OLS()}, r"value must be an LSTD or None, got OLS\(\)"),
+        (DRL(), {"value": LSTD}, "value must be an LSTD or None"),
+        (DRL(), {"design": "AT"}, r"design must be a Design such as Design\('AT', 6\), got 'AT'"),
+        (DRL(), {"clip": "a"}, "clip must be a number"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            estimator.set_params(**wrong).fit(panel)
+    with pytest.raises(ValueError, match="value is None, so 'value__degree' cannot be set"):
+        DRL().set_params(value__degree=2)
     with pytest.raises(ValueError, match="not fitted"):
         OLS().std_error()
     fit = OLS().fit(panel)
@@ -513,8 +633,11 @@ def test_bad_panels():
 def test_resamples_that_do_not_identify_are_reported():
     world = paper_mdp(T=2, p=3)
     panel = world.simulate(Design("AT", 1).draw(8, 2, 0), seed=0)
-    with pytest.warns(UserWarning, match="of 200 bootstrap samples do not identify"):
-        OLS().fit(panel).std_error(seed=0)
+    with (
+        pytest.warns(UserWarning, match="of 200 bootstrap samples do not identify"),
+        pytest.warns(UserWarning, match=r"8 days are fewer than 5 for each of 5 regressors.*method='jackknife'"),
+    ):
+        OLS().fit(panel).std_error("bootstrap", seed=0)
     tiny = world.simulate(Design("AT", 1).draw(6, 2, 0), seed=0)
     with pytest.raises(ValueError, match="do not identify the effect"):
         OLS().fit(tiny).std_error("jackknife")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icml25.switchback import Design, LinearMDP, NonlinearMDP, Panel, paper_mdp
-from icml25.switchback.regression import least_squares
+from icml25.switchback.regression import regress
 
 
 @settings(deadline=None, max_examples=25)
@@ -169,37 +169,68 @@ def test_bad_models():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 999), st.sampled_from([0.0, 0.7]), st.booleans())
-def test_least_squares_against_numpy(seed, ridge, weighted):
+@given(st.integers(0, 999), st.sampled_from([0.0, 0.7]), st.booleans(), st.integers(0, 3))
+def test_regressions_against_numpy(seed, ridge, by_arm, n_next):
     rng = np.random.default_rng(seed)
-    X, Y = rng.normal(size=(2, 3, 12)) + 5, rng.normal(size=(2, 2, 12))
-    weight = (rng.random((2, 12)) < 0.7) | (np.arange(12) < 6) if weighted else np.ones((2, 12), dtype=bool)
-    fit = least_squares(X.copy(), Y.copy(), weight.astype(float) if weighted else None, ridge)
-    for b in range(2):
-        Z = np.column_stack([np.ones(12), X[b].T])[weight[b]]
-        penalty = np.sqrt(ridge) * np.eye(4)[1:]
-        stacked = np.vstack([Z, penalty])
-        expected = np.linalg.lstsq(stacked, np.vstack([Y[b].T[weight[b]], np.zeros((3, 2))]), rcond=None)[0]
-        assert np.allclose(fit.coef[b], expected[1:].T, atol=1e-9)
-        assert np.allclose(fit.intercept[b], expected[0], atol=1e-9)
-        assert np.allclose(fit.residuals[b][:, weight[b]], Y[b][:, weight[b]] - (Z @ expected).T, atol=1e-9)
-        assert not fit.residuals[b][:, ~weight[b]].any()
+    X, y = rng.normal(size=(2, 12, 3, 3)) + 5, rng.normal(size=(2, 12, 3))
+    arm = (rng.random((2, 12, 3)) < 0.7) | (np.arange(12) < 6)[:, None] if by_arm else np.ones((2, 12, 3), dtype=bool)
+    fit = regress([X[..., :1], X[..., 1:]], y, n_next, arm if by_arm else None, ridge, residuals=True)
+    for r in range(2):
+        for t in range(3):
+            mine = arm[r, :, t]
+            Z = np.column_stack([np.ones(12), X[r, :, t]])[mine]
+            targets = y[r, mine, t, None]
+            if t < 2:
+                targets = np.column_stack([targets, X[r, mine, t + 1, :n_next]])
+            stacked = np.vstack([Z, np.sqrt(ridge) * np.eye(4)[1:]])
+            expected = np.linalg.lstsq(stacked, np.vstack([targets, np.zeros((3, targets.shape[1]))]), rcond=None)[0]
+            m = targets.shape[1]
+            assert np.allclose(fit.coef[r, t, :m], expected[1:].T, atol=1e-9)
+            assert np.allclose(fit.intercept[r, t, :m], expected[0], atol=1e-9)
+            assert np.allclose(fit.residuals[r, t, :m][:, mine], (targets - Z @ expected).T, atol=1e-9)
+            assert not fit.residuals[r, t][:, ~mine].any()
+            assert not fit.coef[r, t, m:].any()
     assert (fit.rank == 3).all()
 
 
-def test_least_squares_is_as_accurate_as_qr_on_ill_conditioned_columns():
+def one_time(X, y, **options):
+    """A single regression: X (k, n) on y (n,)."""
+    return regress([X.T[None, :, None]], y[None, :, None], 0, **options)
+
+
+def test_regressions_are_as_accurate_as_lstsq_on_ill_conditioned_columns():
     rng = np.random.default_rng(0)
     base = rng.normal(size=50)
-    X = np.stack([base, base + 1e-5 * rng.normal(size=50), 1e6 + rng.normal(size=50)])[None]
     true = np.array([1.0, -2.0, 3.0])
-    fit = least_squares(X.copy(), (true @ X)[:, None] + 7.0)
-    assert fit.rank[0] == 3 and np.allclose(fit.coef[0, 0], true, atol=1e-6)
+    for gap in (1e-1, 1e-3, 1e-5, 1e-7, 1e-9):
+        X = np.stack([base, base + gap * rng.normal(size=50), 1e3 + rng.normal(size=50)])
+        y = true @ X + 7.0
+        fit = one_time(X, y)
+        peer = np.linalg.lstsq(np.column_stack([np.ones(50), X.T]), y, rcond=None)[0][1:]
+        assert fit.rank[0, 0] == 3
+        assert np.abs(fit.coef[0, 0, 0] - true).max() < 10 * np.abs(peer - true).max() + 1e-12
+
+
+def test_an_ill_conditioned_problem_leaves_the_others_alone():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(3, 30, 4, 2)), rng.normal(size=(3, 30, 4))
+    alone = regress([X], y, 2)
+    X = X.copy()
+    X[1, :, 2, 1] = 3 * X[1, :, 2, 0] + 1
+    fit = regress([X], y, 2)
+    assert fit.rank[1, 2] == 1 and fit.rank.sum() == 2 * 12 - 1
+    others = np.ones((3, 4), dtype=bool)
+    others[1, 1:3] = False  # its own, and the one before, whose target it is
+    assert np.array_equal(fit.coef[others], alone.coef[others])
 
 
 def test_rank_of_collinear_and_constant_columns():
     x = np.random.default_rng(0).normal(size=20)
-    X = np.stack([x, 2 * x + 1, np.full(20, 0.1) * 3, x**2])[None]
-    fit = least_squares(X.copy(), (3 * x)[None, None].copy())
-    assert fit.rank[0] == 2 and np.allclose(fit.coef[0, 0], [3, 0, 0, 0], atol=1e-10)
-    ridge = least_squares(X.copy(), (3 * x)[None, None].copy(), ridge=1e-3)
-    assert np.isfinite(ridge.coef).all() and ridge.rank[0] == 4 and abs(ridge.coef[0, 0, 2]) < 1e-10
+    X = np.stack([x, 2 * x + 1, np.full(20, 0.1) * 3, x**2])
+    fit = one_time(X, 3 * x)
+    assert fit.rank[0, 0] == 2 and fit.coef[0, 0, 0, [2, 3]] == pytest.approx([0, 0], abs=1e-10)
+    assert fit.coef[0, 0, 0, 0] + 2 * fit.coef[0, 0, 0, 1] == pytest.approx(3)
+    far = one_time(np.stack([x + 1e6, 2 * (x + 1e6)]), 3 * x)
+    assert far.rank[0, 0] == 1
+    ridge = one_time(X, 3 * x, ridge=1e-3)
+    assert np.isfinite(ridge.coef).all() and ridge.rank[0, 0] == 4 and abs(ridge.coef[0, 0, 0, 2]) < 1e-10

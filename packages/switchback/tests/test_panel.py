@@ -1,5 +1,7 @@
 """Panels, and frames as users have them."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -141,8 +143,9 @@ def test_values_that_are_not_numbers():
         Panel.from_frame(long.assign(supply=long.supply.where(long.index != 5, np.inf)), **COLUMNS)
     with pytest.raises(ValueError, match="column 'gmv' must hold numbers"):
         Panel.from_frame(long.assign(gmv=long.gmv.astype(str)), **COLUMNS)
-    with pytest.raises(ValueError, match="column 'gmv' must hold numbers"):
-        Panel.from_frame(long.assign(gmv=long.date), **COLUMNS)
+    for bad in (long.date, long.gmv + 1j, (long.gmv + 1j).astype(object)):
+        with pytest.raises(ValueError, match="column 'gmv' must hold numbers"):
+            Panel.from_frame(long.assign(gmv=bad), **COLUMNS)
     nullable = long.assign(gmv=long.gmv.astype("Float64").where(long.index != 5))
     with pytest.raises(ValueError, match="rewards must be finite"):
         Panel.from_frame(nullable, **COLUMNS)
@@ -164,19 +167,89 @@ def test_columns_are_checked():
         Panel.from_frame(long, **COLUMNS | {"states": "supply"})
 
 
-def test_text_that_sorts_out_of_order_is_refused():
-    long = frame(2, 12)
-    with pytest.raises(ValueError, match="'10' sorts before '2'"):
-        Panel.from_frame(long.assign(slot=long.slot.astype(str)), **COLUMNS)
-    with pytest.raises(ValueError, match="'10:00' sorts before '1:00'"):
-        Panel.from_frame(long.assign(slot=long.slot.map(lambda t: f"{t}:00")), **COLUMNS)
-    padded = Panel.from_frame(long.assign(slot=long.slot.map(lambda t: f"{t:02d}:00")), **COLUMNS)
-    assert np.array_equal(padded.rewards.ravel(), long.gmv)
-    names = [f"s{t}" for t in range(12)]
-    ordered = long.assign(slot=pd.Categorical([f"s{t}" for t in long.slot], categories=names, ordered=True))
-    assert list(Panel.from_frame(ordered, **COLUMNS).times) == names
-    unordered = long.assign(slot=pd.Categorical(long.slot, categories=list(range(11, -1, -1))))
-    assert list(Panel.from_frame(unordered, **COLUMNS).times) == list(range(12))
+HOURS = ["09:00 AM", "12:00 PM", "03:00 PM", "06:00 PM"]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        HOURS,
+        ["morning", "noon", "afternoon", "evening"],
+        ["8", "9", "10", "11"],
+        ["7:00", "8:00", "10:00", "11:00"],
+        ["s0", "s1", "s2", "s3"],
+        [b"0", b"1", b"2", "3"],
+    ],
+    ids=lambda labels: str(labels[0]),
+)
+def test_times_of_unknown_order_are_refused(labels):
+    long = frame()
+    long["slot"] = [labels[t] for t in long.slot]
+    with pytest.raises(ValueError, match=r"'slot' (holds text|mixes)"):
+        Panel.from_frame(long, **COLUMNS)
+    with pytest.raises(ValueError, match=r"'slot' (holds text|mixes|is unordered)"):
+        Panel.from_frame(long.assign(slot=pd.Categorical(long.slot, categories=labels)), **COLUMNS)
+    ordered = long.assign(slot=pd.Categorical(long.slot, categories=[*labels, "unused"], ordered=True))
+    panel = Panel.from_frame(ordered.sample(frac=1, random_state=0), **COLUMNS)
+    assert list(panel.times) == labels and np.array_equal(panel.rewards.ravel(), long.gmv)
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%A", "%d %b", "%m-%d-%Y"])
+def test_days_of_unknown_order_are_refused(form):
+    long = frame(7)
+    with pytest.raises(ValueError, match=r"column 'date' holds text whose order.*pd\.Categorical.*ordered=True"):
+        Panel.from_frame(long.assign(date=long.date.dt.strftime(form)), **COLUMNS)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y%m%d", "%j"])
+def test_text_in_order_of_time_is_accepted(form):
+    long = frame(40)
+    expected = Panel.from_frame(long, **COLUMNS)
+    text = Panel.from_frame(long.assign(date=long.date.dt.strftime(form)).iloc[::-1], **COLUMNS)
+    assert np.array_equal(text.rewards, expected.rewards)
+    padded = Panel.from_frame(long.assign(slot=long.slot.map(lambda t: f"{t + 9:02d}:00")), **COLUMNS)
+    assert np.array_equal(padded.rewards, expected.rewards)
+
+
+def test_unordered_categories_of_values():
+    long = frame()
+    expected = Panel.from_frame(long, **COLUMNS)
+    assert np.array_equal(Panel.from_frame(long.astype({"slot": "category"}), **COLUMNS).rewards, expected.rewards)
+    with pytest.raises(ValueError, match=r"column 'slot' is unordered with categories \[3, 2, 1, 0\], not sorted"):
+        Panel.from_frame(long.assign(slot=pd.Categorical(long.slot, categories=[3, 2, 1, 0])), **COLUMNS)
+    with pytest.raises(ValueError, match=r"mixes|holds text"):
+        Panel.from_frame(long.assign(slot=[t if t else "zero" for t in long.slot]), **COLUMNS)
+
+
+DAYS = {
+    "text": lambda d: d.dt.strftime("%Y-%m-%d"),
+    "digits": lambda d: d.dt.strftime("%Y%m%d"),
+    "dates": lambda d: d.dt.date,
+    "periods": lambda d: d.dt.to_period("D"),
+    "zoned": lambda d: d.dt.tz_localize("Europe/Berlin"),
+    "integers": lambda d: (d - d.min()).dt.days,
+}
+
+
+@pytest.mark.parametrize("kind", DAYS)
+def test_gaps_in_days_of_any_type(kind):
+    long = frame(8)
+    long["date"] = pd.date_range("2024-05-28", periods=8).repeat(4)  # over the end of a month
+    gap = long.date != "2024-05-30"
+    Panel.from_frame(long.assign(date=DAYS[kind](long.date)), **COLUMNS)  # no warning
+    with pytest.warns(UserWarning, match="the days have 1 gap"):
+        Panel.from_frame(long.assign(date=DAYS[kind](long.date))[gap], **COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "clock", [lambda t: t, lambda t: f"{t:02d}:30", lambda t: datetime.time(t)], ids=["number", "text", "time"]
+)
+def test_gaps_in_times(clock):
+    long = frame(T=6)
+    missing = long[long.slot != 2]
+    with pytest.warns(UserWarning, match=r"the times have 1 gap\(s\), the first after (1|01:30|01:00:00); nothing"):
+        Panel.from_frame(missing.assign(slot=missing.slot.map(clock)), **COLUMNS)
+    Panel.from_frame(long.assign(slot=long.slot.map(clock)), **COLUMNS)
 
 
 def test_panels_are_copies_and_cannot_be_written_to():
@@ -208,6 +281,14 @@ def test_bad_panels():
         ((S, A, Y.astype(str)), "rewards must be real numbers"),
         ((S, A, Y + 1j), "rewards must be real numbers"),
         ((S, A, Y, [1, 2]), r"days must have shape \(4,\)"),
+        ((S, A, Y, [1, 2, 1, 3]), "days must be different labels, got 1 more than once"),
+        ((S, A, Y, None, ["a", "b", "a"]), "times must be different labels, got 'a'"),
+        ((np.ma.masked_equal(S + np.arange(3)[:, None], 1), A, Y), r"states has 4 masked value\(s\)"),
+        ((S, np.ma.masked_equal(A, 0), Y), r"actions has 12 masked"),
+        ((S, A, np.ma.masked_less(Y, 1)), r"rewards has 12 masked"),
+        ((S, A, Y.astype(object) + 1j), "rewards must be real numbers"),
+        ((S, A, Y + 1e307), r"rewards must be below 1e\+100 in size, got 1e\+307"),
+        ((S - 1e200, A, Y), r"states must be below 1e\+100"),
     ):
         with pytest.raises(ValueError, match=match):
             Panel(*arguments)

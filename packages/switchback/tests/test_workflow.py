@@ -96,8 +96,9 @@ def test_carryover_test():
     assert found.size == pytest.approx(
         abs(fit.indirect_effect_) / (abs(fit.direct_effect_) + abs(fit.indirect_effect_))
     )
-    jackknife = carryover_test(panel, method="jackknife")
-    assert 0.5 < found.std_error / jackknife.std_error < 2
+    assert found == carryover_test(panel, method="jackknife")
+    bootstrap = carryover_test(panel, method="bootstrap", seed=0)
+    assert 0.5 < found.std_error / bootstrap.std_error < 2 and found.std_error != bootstrap.std_error
     z = abs(found.indirect_effect) / found.std_error
     from scipy.stats import norm
 
@@ -207,6 +208,49 @@ def test_simulated_errors_have_the_covariance_of_the_residuals(with_history):
         assert row["mse"] / weak_carryover_mse(Sigma, 10, row["design"]) == pytest.approx(1, abs=0.1)
 
 
+def test_candidates_in_any_order():
+    pilot = paper_mdp(T=6, p=1, delta=0.8).simulate(Design("AT", 2).draw(20, 6, 0), seed=1)
+    designs = [Design("AD"), Design("UR"), Design("UR", fresh=True), Design("AT", 1), Design("blocks", 2)]
+    options = {"pilot": pilot, "n_days": 20, "n_sim": 20, "seed": 5}
+    rows = {row["design"]: row for row in recommend_design(candidates=designs, **options).table}
+    for other in (designs[::-1], designs[2:]):
+        for row in recommend_design(candidates=other, **options).table:
+            assert row == rows[row["design"]]
+
+
+class Recorder(OLS):
+    """OLS that keeps the rewards it saw."""
+
+    def estimate(self, states, actions, rewards):
+        self.seen = np.array(actions), np.array(rewards)
+        return super().estimate(states, actions, rewards)
+
+
+def test_simulated_days_have_random_signs():
+    rng = np.random.default_rng(0)
+    A = Design("AT", 2).draw(400, 4, 0)
+    skewed = np.tile(rng.exponential(size=(400, 1)) - 1, 4)
+    recorder = Recorder()
+    pilot = Panel(np.zeros((400, 4, 0)), A, skewed)
+    recommend_design(pilot=pilot, n_days=40, estimator=recorder, candidates=[Design("AD")], n_sim=100, seed=0)
+    arms, rewards = recorder.seen
+    noise = rewards[..., 0] - np.where(arms[..., 0] == 1, *[skewed[A[:, 0] == a, 0].mean() for a in (1, 0)])
+    skewness = np.mean(noise**3) / np.mean(noise**2) ** 1.5
+    assert abs(skewness) < 0.4  # 2 without signs; the standard error of 4000 days is about 0.1
+    assert abs(np.mean(noise)) < 4 * noise.std() / np.sqrt(noise.size)
+
+
+def test_switching_needs_a_gain_of_two_standard_errors():
+    between = 0
+    for seed in range(8):
+        report = recommend_design(history_of(paper_mdp(T=8, p=1, errors="none", rho=0.0), 40, seed), n_days=28, seed=2)
+        top = max(report.table, key=lambda row: row["gain"])
+        z = top["gain"] / top["std_error"] if top["gain"] > 0 else 0.0
+        assert (report.best != Design("AD")) == report.needs_pilot == (z > 2)
+        between += 0.6 < z < 1.9
+    assert between
+
+
 def test_ties_go_to_the_fewest_switches():
     """Without correlation and carryover all designs are equal: the least error is a matter of luck."""
     A = Design("AT", 2).draw(200, 6, 0)
@@ -256,6 +300,25 @@ def test_bad_requests():
     S[:, 2] = 4.0
     with pytest.raises(ValueError, match="collinear at time 2"):
         residual_covariance(Panel(S, past.actions, past.rewards))
+
+
+def test_bad_types():
+    pilot = paper_mdp(T=6, p=1, delta=0.8).simulate(Design("AT", 2).draw(20, 6, 0), seed=1)
+    for estimator in (OLS, "OLS"):
+        with pytest.raises(TypeError, match=r"estimator must be OLS\(\), LSTD\(\), DRL\(\) or None"):
+            recommend_design(pilot=pilot, n_days=20, estimator=estimator)
+    with pytest.raises(ValueError, match="candidates must be a list of Designs"):
+        recommend_design(pilot=pilot, n_days=20, candidates=Design("AD"))
+    with pytest.raises(TypeError, match=r"each of candidates must be a Design .*, got 'AD'"):
+        recommend_design(pilot=pilot, n_days=20, candidates=["AD"])
+    with pytest.raises(TypeError, match=r"design must be a Design .*, got 'AD'"):
+        weak_carryover_mse(np.eye(3), 10, "AD")
+    with pytest.raises(ValueError, match="span must be an integer >= 1, got 'AD'"):
+        design_gain(np.eye(3), 10, "AD")
+    with pytest.raises(ValueError, match="size of Sigma_e"):
+        weak_carryover_mse(np.zeros((0, 0)), 10, Design("AD"))
+    with pytest.raises(ValueError, match="Sigma_e must be real numbers"):
+        weak_carryover_mse(np.eye(3) + 1j, 10, Design("AD"))
 
 
 def test_bad_covariances():

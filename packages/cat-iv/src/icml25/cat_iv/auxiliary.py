@@ -8,10 +8,15 @@ import numpy as np
 from jaxtyping import Float
 
 from icml25.cat_iv.checks import (
+    Columns,
+    as_generator,
     as_matrix,
     as_vector,
+    label_columns,
+    positions,
     refuse_constant,
     refuse_nonfinite,
+    require_whole,
     same_length,
     standardise,
     standardise_columns,
@@ -21,13 +26,18 @@ from icml25.cat_iv.independence import cross_correlations
 __all__ = [
     "WeakInstrumentError",
     "WeakInstrumentWarning",
+    "adjust",
     "auxiliary",
+    "basis",
     "cat_score",
     "control_function_auxiliary",
     "first_stage_f",
     "pair_scores",
+    "require_first_stage",
     "residualise",
 ]
+
+COLLINEAR = 1e-8  # share of a column's standard deviation that must remain after adjustment
 
 
 class WeakInstrumentError(ValueError):
@@ -38,49 +48,111 @@ class WeakInstrumentWarning(UserWarning):
     """A selected instrument is weak, or the selected ones disagree on the effect."""
 
 
-def _problem(Z: Any, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-    """Checked (Z, x, y) and the names of the columns of Z, for messages."""
+def _problem(Z: Any, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[Any]]:
+    """Checked (Z, x, y) and the names of the columns of Z."""
     Z, names = as_matrix("Z", Z)
     x, y = as_vector("x", x), as_vector("y", y)
     same_length(Z=Z, x=x, y=y)
-    labels = [f"Z[{name!r}]" for name in names]
-    columns = dict(zip(labels, Z.T, strict=True)) | {"x": x, "y": y}
+    columns = [*label_columns("Z", names, Z), ("x", x), ("y", y)]
     refuse_nonfinite(columns)
     refuse_constant(columns)
-    return Z, x, y, labels
+    return Z, x, y, names
 
 
 def residualise(
-    V: Float[np.ndarray, "n k"],
-    W: Float[np.ndarray, "n d"],
-    regressor: Any = None,
-    *,
-    cross_fit: int = 5,
-    seed: int | np.random.Generator | None = None,
+    V: Any, W: Any, regressor: Any = None, *, cross_fit: Any = 5, seed: Any = None
 ) -> Float[np.ndarray, "n k"]:
     """Residuals of the regression of each column on the covariates (step 1).
 
     Parameters
     ----------
     V : (n, k) columns to adjust: treatment, outcome and candidates.
-    W : (n, d) covariates.
+    W : (n, d) covariates; they may be linearly dependent.
     regressor : None for ordinary least squares with an intercept; else a scikit-learn regressor, which is fitted
         on the other folds of the rows that it predicts, as predictions in sample leave residuals that are too small.
+        It sees standardised columns.
     cross_fit : number of folds for a regressor.
     seed : seed or generator of the folds.
 
     Returns
     -------
-    (n, k) residuals.
+    (n, k) residuals, in the units of V.
+
+    Raises
+    ------
+    TypeError, ValueError: columns that are not numbers, NaN, lengths that differ, folds or seed out of range.
     """
+    (V, names), (W, w_names) = as_matrix("V", V), as_matrix("W", W)
+    same_length(V=V, W=W)
+    refuse_nonfinite(label_columns("V", names, V) + label_columns("W", w_names, W))
+    units = [standardise(v)[1] for v in V.T]
+    return _residuals(standardise_columns(V), W, regressor, cross_fit, seed) * units
+
+
+def _residuals(V: np.ndarray, W: np.ndarray, regressor: Any, cross_fit: int, seed: Any) -> np.ndarray:
+    """Residuals of standardised columns."""
     if regressor is None:
-        design = np.column_stack([np.ones(len(W)), *(standardise(w)[0] for w in W.T)])
-        return V - design @ np.linalg.lstsq(design, V, rcond=None)[0]
+        Q, _ = basis(W)
+        return V - Q @ (Q.T @ V)
     from sklearn.model_selection import KFold, cross_val_predict
 
-    state = int(np.random.default_rng(seed).integers(2**31))
-    folds = KFold(cross_fit, shuffle=True, random_state=state)
+    require_whole("cross_fit", cross_fit, 2, len(V))
+    folds = KFold(cross_fit, shuffle=True, random_state=int(as_generator("seed", seed).integers(2**31)))
+    W = standardise_columns(W)
     return np.column_stack([v - cross_val_predict(regressor, W, v, cv=folds) for v in V.T])
+
+
+def adjust(
+    columns: Columns, W: Any, regressor: Any = None, *, cross_fit: Any = 5, seed: Any = None
+) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, " k"]]:
+    """Standardised residuals of named columns, and their standard deviations in the units of the columns.
+
+    Parameters
+    ----------
+    columns : k pairs of a name and (n,) finite values.
+    W : (n, d) finite covariates, or None.
+    regressor, cross_fit, seed : as ``residualise``.
+
+    Returns
+    -------
+    (n, k), (k,)
+
+    Raises
+    ------
+    ValueError: the covariates determine a column, by name.
+    """
+    units = np.array([standardise(v)[1] for _, v in columns])
+    V = standardise_columns(np.column_stack([v for _, v in columns]))
+    if W is None:
+        return V, units
+    V = _residuals(V, W, regressor, cross_fit, seed)
+    left = V.std(0)
+    if gone := [name for (name, _), share in zip(columns, left, strict=True) if share <= COLLINEAR]:
+        raise ValueError(
+            f"the covariates determine {', '.join(gone)}: no variance is left; expected covariates that leave"
+            " variation in the treatment, the outcome and every candidate"
+        )
+    return standardise_columns(V), units * left
+
+
+def basis(V: Float[np.ndarray, "n k"]) -> tuple[Float[np.ndarray, "n r"], np.ndarray]:
+    """Orthonormal basis of the span of the centred columns.
+
+    Parameters
+    ----------
+    V : (n, k) finite columns, constant and linearly dependent ones included.
+
+    Returns
+    -------
+    (n, r) basis with the rank r, and the indices of r independent columns, from which it is made in turn.
+    """
+    from scipy.linalg import qr
+
+    factors: Any = qr(standardise_columns(V), mode="economic", pivoting=True)
+    Q, R, pivots = factors
+    size = np.abs(np.diag(R))
+    rank = int((size > max(V.shape) * np.finfo(float).eps * size[0]).sum())
+    return Q[:, :rank], pivots[:rank]
 
 
 def auxiliary(Z: Any, x: Any, y: Any) -> tuple[Float[np.ndarray, "n p"], Float[np.ndarray, " p"]]:
@@ -102,38 +174,39 @@ def auxiliary(Z: Any, x: Any, y: Any) -> tuple[Float[np.ndarray, "n p"], Float[n
     TypeError, ValueError: columns that are not numbers, NaN, constant columns, lengths that differ.
     WeakInstrumentError: Cov(X, Z_j) = 0, naming j.
     """
-    Z, x, y, labels = _problem(Z, x, y)
+    Z, x, y, names = _problem(Z, x, y)
     (x_, x_unit), (y_, y_unit) = standardise(x), standardise(y)
-    betas = single_instrument_slopes(standardise_columns(Z), x_, y_, labels) * (y_unit / x_unit)
+    slopes = single_instrument_slopes(standardise_columns(Z), x_, y_)
+    require_first_stage(slopes, label_columns("Z", names, Z))
+    betas = slopes * (y_unit / x_unit)
     return y[:, None] - np.outer(x, betas), betas
 
 
 def single_instrument_slopes(
-    Z: Float[np.ndarray, "n p"], x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"], labels: list[str]
+    Z: Float[np.ndarray, "n p"], x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " p"]:
     """Equation 1 on columns of unit scale: Cov(Y, Z_j) / Cov(X, Z_j).
 
     Parameters
     ----------
     Z, x, y : (n, p), (n,), (n,) standardised columns, or some of their rows.
-    labels : p names for messages.
 
     Returns
     -------
-    (p,) slopes.
-
-    Raises
-    ------
-    WeakInstrumentError: Cov(X, Z_j) = 0, naming j.
+    (p,) slopes; NaN where Cov(X, Z_j) = 0.
     """
     first_stage = (x - x.mean()) @ Z / len(x)
-    if (none := np.abs(first_stage) <= len(x) * np.finfo(float).eps).any():
-        weak = ", ".join(label for label, is_weak in zip(labels, none, strict=True) if is_weak)
-        raise WeakInstrumentError(
-            f"no linear first stage: the covariance of the treatment with {weak} is zero; leave it out, screen by"
-            " min_first_stage_f, or pass a transform such as Z**2 when the relation is even"
-        )
+    first_stage[np.abs(first_stage) <= len(x) * np.finfo(float).eps] = np.nan
     return ((y - y.mean()) @ Z / len(x)) / first_stage
+
+
+def require_first_stage(slopes: Float[np.ndarray, " p"], candidates: Columns) -> None:
+    """Raise WeakInstrumentError that names the candidates without a slope."""
+    if weak := [label for (label, _), slope in zip(candidates, slopes, strict=True) if np.isnan(slope)]:
+        raise WeakInstrumentError(
+            f"no linear first stage: the covariance of the treatment with {', '.join(weak)} is zero; leave it out,"
+            " screen by min_first_stage_f, or pass a transform such as Z**2 when the relation is even"
+        )
 
 
 def linear_auxiliary(
@@ -196,25 +269,36 @@ def _powers(v: np.ndarray, degree: int) -> np.ndarray:
     return powers / np.abs(powers).max(0)
 
 
-def first_stage_f(
-    Z: Float[np.ndarray, "n p"], x: Float[np.ndarray, " n"], n_covariates: int = 0
-) -> Float[np.ndarray, " p"]:
+def first_stage_f(Z: Any, x: Any, n_covariates: Any = 0) -> Float[np.ndarray, " p"]:
     """F statistic of the regression of the treatment on each candidate alone.
 
     Parameters
     ----------
     Z : (n, p) candidates, after adjustment for the covariates.
     x : (n,) treatment, after adjustment.
-    n_covariates : columns of W that both were adjusted for.
+    n_covariates : linearly independent columns of W that both were adjusted for.
 
     Returns
     -------
     (p,) F with 1 and n - 2 - n_covariates degrees of freedom; infinite for an exact fit.
+
+    Raises
+    ------
+    TypeError, ValueError: columns that are not numbers, NaN, constant columns, lengths that differ, or no degree of
+        freedom.
     """
+    Z, names = as_matrix("Z", Z)
+    x = as_vector("x", x)
+    same_length(Z=Z, x=x)
+    columns = [*label_columns("Z", names, Z), ("x", x)]
+    refuse_nonfinite(columns)
+    refuse_constant(columns)
+    require_whole("n_covariates", n_covariates, 0, len(x) - 3)
     x_ = standardise(x)[0]
-    r2 = np.array([min((standardise(z)[0] @ x_ / len(x)) ** 2, 1.0) for z in Z.T])
+    r2 = (standardise_columns(Z).T @ x_ / len(x)) ** 2
+    left = np.where(1 - r2 <= 8 * np.finfo(float).eps, 0.0, 1 - r2)
     with np.errstate(divide="ignore"):
-        return (len(x) - 2 - n_covariates) * r2 / (1 - r2)
+        return (len(x) - 2 - n_covariates) * r2 / left
 
 
 def pair_scores(Z: Any, x: Any, y: Any, *, n_jobs: int | None = 1) -> Float[np.ndarray, "p p"]:
@@ -234,9 +318,12 @@ def pair_scores(Z: Any, x: Any, y: Any, *, n_jobs: int | None = 1) -> Float[np.n
     ------
     TypeError, ValueError, WeakInstrumentError: as ``auxiliary``.
     """
-    Z, x, y, labels = _problem(Z, x, y)
+    Z, x, y, names = _problem(Z, x, y)
+    labelled = label_columns("Z", names, Z)
     Z, x, y = standardise_columns(Z), standardise(x)[0], standardise(y)[0]
-    A = linear_auxiliary(x, y, single_instrument_slopes(Z, x, y, labels))
+    slopes = single_instrument_slopes(Z, x, y)
+    require_first_stage(slopes, labelled)
+    A = linear_auxiliary(x, y, slopes)
     directed = cross_correlations(A, Z, n_jobs)
     return directed + directed.T
 
@@ -248,7 +335,7 @@ def cat_score(Z: Any, x: Any, y: Any, subset: Any) -> float:
     ----------
     Z : (n, p) candidate instruments.
     x, y : (n,) treatment and outcome.
-    subset : at least two distinct column indices.
+    subset : at least two distinct columns: names of a frame, or indices.
 
     Returns
     -------
@@ -256,10 +343,8 @@ def cat_score(Z: Any, x: Any, y: Any, subset: Any) -> float:
 
     Raises
     ------
-    ValueError: a subset with fewer than two, repeated or unknown indices; and as ``auxiliary``.
+    ValueError: a subset with fewer than two, repeated or unknown columns; and as ``auxiliary``.
     """
-    Z = _problem(Z, x, y)[0]
-    columns = list(subset)
-    if len(columns) < 2 or len(set(columns)) < len(columns) or not set(columns) <= set(range(Z.shape[1])):
-        raise ValueError(f"subset is {columns}; expected at least two distinct column indices below {Z.shape[1]}")
+    Z, x, y, names = _problem(Z, x, y)
+    columns = list(positions(subset, names))
     return float(np.triu(pair_scores(Z[:, columns], x, y)).sum())

@@ -151,6 +151,32 @@ def sisvive(Z: Matrix, x: Vector, y: Vector) -> Selection:
     return Selection(np.zeros(p, dtype=bool), float("nan"))
 
 
+def direct_effects(
+    Z: Matrix, x: Vector, y: Vector
+) -> tuple[Bool[np.ndarray, " p"], Float[np.ndarray, "p p"], Float[np.ndarray, "p p"]]:
+    """Direct effect of each candidate if another one is valid: Gamma_k - beta_j gamma_k, beta_j = Gamma_j / gamma_j.
+
+    Parameters
+    ----------
+    Z, x, y : candidates, treatment, outcome; centred.
+
+    Returns
+    -------
+    (p,) whether the first stage gamma_j is relevant; (p, p) direct effect of k (column) according to j (row), and its
+    standard error, that of the coefficient of k in two-stage least squares by j with the others as controls.
+    """
+    n, p = Z.shape
+    inverse = np.linalg.pinv(Z.T @ Z)
+    first, reduced = inverse @ Z.T @ x, inverse @ Z.T @ y
+    e_x, e_y = x - Z @ first, y - Z @ reduced
+    s_xx, s_yy, s_xy = (u @ v / (n - p - 1) for u, v in ((e_x, e_x), (e_y, e_y), (e_x, e_y)))
+    relevant = np.abs(first) >= np.sqrt(np.log(n) * s_xx * np.diag(inverse))
+    beta, ratio = reduced / first, first / first[:, None]
+    noise = s_yy - 2 * beta * s_xy + beta**2 * s_xx  # of y - beta_j x
+    spread = np.diag(inverse) - 2 * ratio * inverse + ratio**2 * np.diag(inverse)[:, None]
+    return relevant, reduced - np.outer(beta, first), np.sqrt(np.maximum(noise[:, None] * spread, 0))
+
+
 def tsht(Z: Matrix, x: Vector, y: Vector) -> Selection:
     """Two-stage hard thresholding: relevant candidates vote on each other's direct effects; the largest clique wins.
 
@@ -166,19 +192,11 @@ def tsht(Z: Matrix, x: Vector, y: Vector) -> Selection:
     """
     Z, x, y = standardise_columns(Z), x - x.mean(), y - y.mean()
     n, p = Z.shape
-    inverse = np.linalg.pinv(Z.T @ Z)
-    first, reduced = inverse @ Z.T @ x, inverse @ Z.T @ y
-    e_x, e_y = x - Z @ first, y - Z @ reduced
-    s_xx, s_yy, s_xy = (u @ v / (n - p - 1) for u, v in ((e_x, e_x), (e_y, e_y), (e_x, e_y)))
-    relevant = np.flatnonzero(np.abs(first) >= np.sqrt(np.log(n) * s_xx * np.diag(inverse)))
-    votes = np.zeros((p, p), dtype=bool)
-    for j in relevant:
-        beta = reduced[j] / first[j]
-        noise = s_yy - 2 * beta * s_xy + beta**2 * s_xx  # of y - beta x
-        for k in relevant:
-            ratio = first[k] / first[j]
-            spread = inverse[k, k] - 2 * ratio * inverse[k, j] + ratio**2 * inverse[j, j]
-            votes[j, k] = abs(reduced[k] - beta * first[k]) <= np.sqrt(2.01 * np.log(n) * noise * spread) or j == k
+    relevant, direct, standard_error = direct_effects(Z, x, y)
+    votes = np.abs(direct) <= np.sqrt(2.01 * np.log(n)) * standard_error
+    np.fill_diagonal(votes, True)
+    relevant = np.flatnonzero(relevant)
+    votes &= np.isin(np.arange(p), relevant)[:, None]
     mutual = votes & votes.T
     for size in range(len(relevant), 0, -1):
         cliques = [list(s) for s in combinations(relevant, size) if mutual[np.ix_(s, s)].all()]
@@ -217,7 +235,6 @@ def ait_each(
     rng = np.random.default_rng(seed)
     Z, x, y = standardise_columns(Z), x - x.mean(), y - y.mean()
     fit_rows, test_rows = np.split(rng.permutation(len(x)), [round(split * len(x))])
-    labels = [f"Z[{j}]" for j in range(Z.shape[1])]
-    A = linear_auxiliary(x, y, single_instrument_slopes(Z[fit_rows], x[fit_rows], y[fit_rows], labels))[test_rows]
+    A = linear_auxiliary(x, y, single_instrument_slopes(Z[fit_rows], x[fit_rows], y[fit_rows]))[test_rows]
     p_values = [permutation_p_value(a, z, n_permutations, rng) for a, z in zip(A.T, Z[test_rows].T, strict=True)]
     return _selection(Z, x, y, np.array(p_values) >= alpha)

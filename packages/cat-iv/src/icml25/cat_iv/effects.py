@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from icml25.cat_iv.auxiliary import residualise
-from icml25.cat_iv.checks import as_matrix, as_vector, refuse_constant, refuse_nonfinite, same_length, standardise
+from icml25.cat_iv.auxiliary import adjust, basis, require_first_stage
+from icml25.cat_iv.checks import (
+    as_matrix,
+    as_vector,
+    label_columns,
+    refuse_constant,
+    refuse_nonfinite,
+    same_length,
+)
 
-__all__ = ["two_stage_least_squares"]
+__all__ = ["projected_ratio", "two_stage_least_squares"]
 
 
 def two_stage_least_squares(Z: Any, x: Any, y: Any, W: Any = None) -> float:
@@ -19,7 +27,7 @@ def two_stage_least_squares(Z: Any, x: Any, y: Any, W: Any = None) -> float:
     ----------
     Z : (n, k) instruments.
     x, y : (n,) treatment and outcome.
-    W : (n, d) covariates, or None; an intercept is always included.
+    W : (n, d) covariates, which may be linearly dependent, or None; an intercept is always included.
 
     Returns
     -------
@@ -27,17 +35,44 @@ def two_stage_least_squares(Z: Any, x: Any, y: Any, W: Any = None) -> float:
 
     Raises
     ------
-    TypeError, ValueError: columns that are not numbers, NaN, lengths that differ, a constant column.
+    TypeError, ValueError: columns that are not numbers, NaN, lengths that differ, a constant column, a column that W
+        determines, by name, or too few rows.
+    WeakInstrumentError: the instruments do not covary with x.
     """
     Z, names = as_matrix("Z", Z)
     x, y = as_vector("x", x), as_vector("y", y)
-    arrays = {"Z": Z, "x": x, "y": y} | ({} if W is None else {"W": as_matrix("W", W)[0]})
-    same_length(**arrays)
-    refuse_nonfinite({name: a.ravel() for name, a in arrays.items()})
-    refuse_constant({f"Z[{name!r}]": z for name, z in zip(names, Z.T, strict=True)} | {"x": x})
-    columns = np.column_stack([standardise(v)[0] for v in (x, y, *Z.T)])
+    columns = [*label_columns("Z", names, Z), ("x", x), ("y", y)]
+    k, d = Z.shape[1], 0
+    same_length(Z=Z, x=x, y=y)
+    refuse_nonfinite(columns)
+    refuse_constant(columns)
     if W is not None:
-        columns = residualise(columns, arrays["W"])
-    x_, y_, Z_ = columns[:, 0], columns[:, 1], columns[:, 2:]
-    fitted = Z_ @ np.linalg.lstsq(Z_, x_, rcond=None)[0]
-    return float((fitted @ y_) / (fitted @ x_) * (standardise(y)[1] / standardise(x)[1]))
+        W, w_names = as_matrix("W", W)
+        same_length(Z=Z, W=W)
+        refuse_nonfinite(label_columns("W", w_names, W))
+        d = W.shape[1]
+    if len(x) < k + d + 2:
+        raise ValueError(f"{len(x)} rows; expected at least {k + d + 2} for {k} instruments and {d} covariates")
+    V, units = adjust(columns, W)
+    effect = projected_ratio(V[:, :-2], V[:, -2], V[:, -1])
+    if np.isnan(effect):
+        require_first_stage(np.full(k, np.nan), columns[:k])
+    return effect * float(units[-1] / units[-2])
+
+
+def projected_ratio(Z: Float[np.ndarray, "n k"], x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
+    """<P_Z x, y> / <P_Z x, x> of standardised columns; NaN when P_Z x = 0.
+
+    Parameters
+    ----------
+    Z, x, y : (n, k), (n,), (n,)
+
+    Returns
+    -------
+    float
+    """
+    Q, _ = basis(Z)
+    first_stage = Q.T @ x / np.sqrt(len(x))
+    if np.abs(first_stage).max() <= len(x) * np.finfo(float).eps:
+        return float("nan")
+    return float(first_stage @ (Q.T @ y) / (first_stage @ (Q.T @ x)))

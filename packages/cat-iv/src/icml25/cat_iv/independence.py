@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from icml25.cat_iv.checks import as_vector, refuse_nonfinite, same_length, standardise
+from icml25.cat_iv.checks import (
+    as_generator,
+    as_vector,
+    refuse_nonfinite,
+    require_whole,
+    same_length,
+    standardise,
+)
 
 __all__ = ["chi2_p_value", "cross_correlations", "distance_correlation", "holm", "permutation_p_value"]
 
@@ -96,7 +103,7 @@ def _correlation(x: _Distances, y: _Distances, *, unbiased: bool = False) -> flo
 def _pair(x: Any, y: Any, at_least: int) -> tuple[np.ndarray, np.ndarray]:
     x, y = as_vector("x", x), as_vector("y", y)
     same_length(x=x, y=y)
-    refuse_nonfinite({"x": x, "y": y})
+    refuse_nonfinite([("x", x), ("y", y)])
     if len(x) < at_least:
         raise ValueError(f"x and y have {len(x)} rows; expected at least {at_least}")
     return x, y
@@ -176,9 +183,7 @@ def chi2_p_value(x: Any, y: Any) -> float:
     return float(chdtrc(1, max(statistic, 0.0)))
 
 
-def permutation_p_value(
-    x: Any, y: Any, n_permutations: int = 999, seed: int | np.random.Generator | None = None
-) -> float:
+def permutation_p_value(x: Any, y: Any, n_permutations: Any = 999, seed: Any = None) -> float:
     """Permutation test of independence by the distance covariance: (1 + #{permuted >= observed}) / (1 + B).
 
     Parameters
@@ -189,14 +194,16 @@ def permutation_p_value(
 
     Returns
     -------
-    p-value, exact in finite samples.
+    p-value; valid in finite samples when the rows are exchangeable under the hypothesis, as for independent draws of
+    two variables, but not when x is a residual with an estimated coefficient (see ``CATSelector``).
 
     Raises
     ------
-    TypeError, ValueError: as ``distance_correlation``.
+    TypeError, ValueError: as ``distance_correlation``; n_permutations below 1, or a seed that is none.
     """
     x, y = _pair(x, y, 2)
-    rng = np.random.default_rng(seed)
+    require_whole("n_permutations", n_permutations, 1)
+    rng = as_generator("seed", seed)
     a, b = _distances(x), _distances(y)
 
     def covariance(b: _Distances) -> float:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, islice
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+
+from icml25.cat_iv.checks import as_matrix, require_whole
 
 __all__ = ["best_subsets", "branch_and_bound"]
 
@@ -18,9 +21,7 @@ def set_score(D: Float[np.ndarray, "p p"], subset: tuple[int, ...]) -> float:
     return float(sum(D[i, j] for i, j in combinations(subset, 2)))
 
 
-def best_subsets(
-    D: Float[np.ndarray, "p p"], size: int, *, keep: int = 50, max_subsets: int = 2_000_000
-) -> list[Scored]:
+def best_subsets(D: Any, size: Any, *, keep: Any = 50, max_subsets: Any = 2_000_000) -> list[Scored]:
     """Sets of ``size`` candidates by increasing score; ties in lexicographic order.
 
     Parameters
@@ -36,9 +37,16 @@ def best_subsets(
 
     Raises
     ------
+    TypeError, ValueError: scores or sizes out of range.
     RuntimeError: branch and bound visited ``max_subsets`` partial sets without an answer.
     """
+    D, _ = as_matrix("D", D)
     p = len(D)
+    if D.shape != (p, p) or not np.isfinite(D).all() or (D < 0).any() or not np.allclose(D, D.T):
+        raise ValueError(f"D has shape {D.shape}; expected a square, symmetric matrix of finite scores of at least 0")
+    require_whole("size", size, 2, p)
+    require_whole("keep", keep, 1)
+    require_whole("max_subsets", max_subsets, 1)
     if math.comb(p, size) > max_subsets:
         return [branch_and_bound(D, size, max_visits=max_subsets)]
     best_sets = np.empty((0, size), dtype=int)

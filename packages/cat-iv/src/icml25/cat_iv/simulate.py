@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+
+from icml25.cat_iv.checks import as_generator, require_whole
 
 __all__ = ["FUNCTIONS", "NOISE", "Simulation", "make_anlce"]
 
@@ -63,12 +65,12 @@ class Simulation(NamedTuple):
 
 
 def make_anlce(
-    n: int,
+    n: Any,
     case: int = 1,
     effect: str = "linear",
     covariates: bool = False,
     noise: str = "Uniform",
-    seed: int | np.random.Generator | None = None,
+    seed: Any = None,
 ) -> Simulation:
     """Draw from the additive nonlinear, constant effects model of the paper's first case.
 
@@ -93,15 +95,14 @@ def make_anlce(
     ------
     ValueError: an unknown case, effect or noise, or n below 1.
     """
-    if n < 1:
-        raise ValueError(f"n is {n}; expected at least 1")
+    require_whole("n", n, 1)
     if case != 1:
         raise ValueError(f"case is {case!r}; expected 1")
     if effect != "linear" and effect not in FUNCTIONS:
         raise ValueError(f"effect is {effect!r}; expected 'linear' or one of {', '.join(FUNCTIONS)}")
     if noise not in NOISE:
         raise ValueError(f"noise is {noise!r}; expected one of {', '.join(NOISE)}")
-    rng = np.random.default_rng(seed)
+    rng = as_generator("seed", seed)
 
     def draw() -> np.ndarray:
         return NOISE[noise](rng, n)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from icml25.cdf_bandit.checks import (
+    LARGEST,
     check_actions,
     check_contexts,
     check_integer,
@@ -25,22 +26,31 @@ WIDTHS = ("theorem", "bound", "rank")
 BIT_GENERATORS = ("PCG64", "PCG64DXSM")  # their state is plain integers
 
 
-def inverse_gap_weighting(values: Float[np.ndarray, "n A"], eta: float | int) -> Float[np.ndarray, "n A"]:
+def inverse_gap_weighting(values: ArrayLike, eta: float | int) -> Float[np.ndarray, "n A"]:
     """Probabilities 1 / (A + eta * gap) for all but the best action, which takes the rest (step 3).
 
     Parameters
     ----------
-    values : estimated utility of each action; the lowest index is the best among ties.
+    values : (n, A) estimated utility of each action; the lowest index is the best among ties.
     eta : >= 0; 0 is uniform, infinity greedy.
 
     Returns
     -------
     (n, A), rows sum to 1
+
+    Raises
+    ------
+    TypeError, ValueError: values are no finite (n, A) numbers with A >= 1, or eta is negative or NaN.
     """
+    values = check_numbers(values, "values", ndim=2)
+    eta = check_number(eta, "eta", 0, math.inf, open_low=False)
     n, A = values.shape
+    if A == 0:
+        raise ValueError(f"values must have a column per action, got shape {values.shape}")
     best = values.argmax(1)
-    gap = values[np.arange(n), best][:, None] - values
-    p = 1 / (A + np.multiply(eta, gap, where=gap > 0, out=np.zeros_like(gap)))
+    with np.errstate(over="ignore"):
+        gap = values[np.arange(n), best][:, None] - values
+        p = 1 / (A + np.multiply(eta, gap, where=gap > 0, out=np.zeros_like(gap)))
     p[np.arange(n), best] = 0
     p[np.arange(n), best] = 1 - p.sum(1)
     return p
@@ -76,7 +86,7 @@ class EpochBandit(ABC):
         self.n_actions = check_integer(n_actions, "n_actions", 1)
         self.domain = domain
         self.exploration = check_number(exploration, "exploration", 0, math.inf, open_low=False)
-        self.delta = check_number(delta, "delta", 0, np.nextafter(1, 0))
+        self.delta = check_number(delta, "delta", 0, 1, open_high=True)
         self.first_epoch = check_integer(first_epoch, "first_epoch", 0)
         self.use_all_data, self.strict = bool(use_all_data), bool(strict)
         self._start(random_state)
@@ -84,7 +94,8 @@ class EpochBandit(ABC):
     def _start(self, random_state: int | np.random.Generator | None) -> None:
         self.rng = np.random.default_rng(random_state)
         self.epoch_, self.eta_, self.n_fits_, self.n_features_ = 1, 0.0, 0, None
-        self._data: list[tuple[Any, Any, Any]] = []
+        self._data: list[tuple[Any, Any, Any]] = []  # of the epoch,
+        self._seen = 0  # and its rows
         self._pending: tuple[Any, Any] | None = None
 
     def fresh(self, random_state: int | np.random.Generator | None = None) -> "EpochBandit":
@@ -115,7 +126,7 @@ class EpochBandit(ABC):
     @property
     def rounds_left_(self) -> int:
         """Rounds until the epoch ends and the policy is learned anew."""
-        return 2 ** (self.first_epoch + self.epoch_ - 1) - sum(len(y) for _, _, y in self._data)
+        return 2 ** (self.first_epoch + self.epoch_ - 1) - self._seen
 
     def probabilities(self, x: ArrayLike) -> Float[np.ndarray, "*n A"]:
         """Probability of each action.
@@ -187,7 +198,8 @@ class EpochBandit(ABC):
 
         Raises
         ------
-        TypeError, ValueError: bad arguments, more rows than ``rounds_left_``, or (``strict``) not what was acted last.
+        TypeError, ValueError: bad arguments, more rows than ``rounds_left_``, or (``strict``) not what was acted last;
+            or the regression at the epoch's end fails. Then nothing has changed, and the update can be repeated.
         """
         x = check_contexts(X, self.n_features_)
         a = check_actions(actions, len(x), self.n_actions)
@@ -207,11 +219,12 @@ class EpochBandit(ABC):
                 f"update with actions {a[:5]} for X {x[:1]} ..., but acted last was {acted} ...; "
                 "pass strict=False for delayed or logged data"
             )
-        self._pending = None
-        self.n_features_ = x.shape[1]
-        self._data.append((x, a, outcome))
-        if self.rounds_left_ == 0:
-            self._next_epoch()
+        if len(x) == self.rounds_left_:
+            self._next_epoch([*self._data, (x, a, outcome)])
+        else:
+            self._data.append((x, a, outcome))
+            self._seen += len(x)
+        self._pending, self.n_features_ = None, x.shape[1]
 
     def update(self, x: ArrayLike, action: Any, y: Any) -> None:
         """Take in one outcome.
@@ -231,14 +244,24 @@ class EpochBandit(ABC):
     def _outcomes(self, y: Any, n: int) -> Float[np.ndarray, " n"]:
         return check_outcomes(y, n, self.domain, clip=False)
 
-    def _next_epoch(self) -> None:
-        x, a, y = (np.concatenate(part) for part in zip(*self._data, strict=True))
+    def _next_epoch(self, data: list[tuple[Any, Any, Any]]) -> None:
+        x, a, y = (np.concatenate(part) for part in zip(*data, strict=True))
         m = self.epoch_ + 1
         if self.exploration > 0:
             width, n = self._learn(x, a, y, self.delta / (2 * m**2))
             self.eta_ = self.exploration * math.sqrt(self.n_actions * n) / width
             self.n_fits_ += 1
-        self.epoch_, self._data = m, []
+        self.epoch_, self._data, self._seen = m, [], 0
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Python's own scalars, and infinity as a string, which JSON has no number for."""
+    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
+    return {key: "inf" if value == math.inf else value for key, value in values.items()}
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.inf if value == "inf" else value for key, value in values.items()}
 
 
 class CDFBandit(EpochBandit):
@@ -307,11 +330,12 @@ class CDFBandit(EpochBandit):
         if scale_by_lipschitz:
             lo, hi = basis.domain
             if hasattr(utility, "lipschitz_on"):
-                lipschitz = float(utility.lipschitz_on(hi - lo))  # type: ignore[attr-defined]
+                lipschitz = utility.lipschitz_on(lo, hi)  # type: ignore[attr-defined]
             elif hasattr(utility, "lipschitz"):
-                lipschitz = check_number(utility.lipschitz, "utility.lipschitz", 0, math.inf)  # type: ignore[attr-defined]
+                lipschitz = utility.lipschitz  # type: ignore[attr-defined]
             else:
                 raise ValueError(f"scale_by_lipschitz needs utility.lipschitz, which {utility!r} has not")
+            lipschitz = check_number(lipschitz, "utility.lipschitz", 0, LARGEST)
         self.basis, self.utility, self.width = basis, utility, width
         self.s0 = None if s0 is None else check_number(s0, "s0", 0, math.inf)
         self.scale_by_lipschitz, self._lipschitz = bool(scale_by_lipschitz), lipschitz
@@ -338,8 +362,8 @@ class CDFBandit(EpochBandit):
     def _learn(
         self, x: Float[np.ndarray, "n d"], a: Int[np.ndarray, " n"], y: Float[np.ndarray, " n"], delta: float
     ) -> tuple[float, int]:
-        fit = self.regressor_.partial_fit if self.use_all_data else self.regressor_.fit
-        model = fit(x, a, y)
+        model = copy.copy(self.regressor_)  # the old one stays if anything fails
+        model = (model.partial_fit if self.use_all_data else model.fit)(x, a, y)
         n = model.n_samples_
         if self.width == "theorem":
             width = model.error_bound(delta)
@@ -347,6 +371,7 @@ class CDFBandit(EpochBandit):
             width = model.data_free_bound(delta, s0=self.s0)
         else:
             width = math.sqrt(max(model.rank_, 1) * math.log(n / delta))
+        self.regressor_ = model
         return width * self._lipschitz, n
 
     def _values(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n A"]:
@@ -374,8 +399,8 @@ class CDFBandit(EpochBandit):
         model = self.regressor_
         return {
             "n_actions": self.n_actions,
-            "settings": settings,
-            "regressor": params,
+            "settings": _plain(settings),
+            "regressor": _plain(params),
             "measure": measure
             and {
                 "points": measure.points.tolist(),
@@ -383,7 +408,7 @@ class CDFBandit(EpochBandit):
                 "edges": None if measure.edges is None else measure.edges.tolist(),
             },
             "epoch": self.epoch_,
-            "eta": self.eta_,
+            "eta": _plain({"eta": self.eta_})["eta"],
             "n_fits": self.n_fits_,
             "n_features": self.n_features_,
             "data": [[part.tolist() for part in batch] for batch in self._data],
@@ -420,26 +445,25 @@ class CDFBandit(EpochBandit):
                     np.array(measure["weights"], float),
                     None if edges is None else np.array(edges, float),
                 )
-            regressor = CDFRegressor(basis, state["n_actions"], measure=measure, **state["regressor"])
-            self = cls(basis, state["n_actions"], utility, regressor=regressor, **state["settings"])
+            regressor = CDFRegressor(basis, state["n_actions"], measure=measure, **_numbers(state["regressor"]))
+            self = cls(basis, state["n_actions"], utility, regressor=regressor, **_numbers(state["settings"]))
             kind = state["rng"]["bit_generator"]
             if kind not in BIT_GENERATORS:
                 raise ValueError(f"state names an unknown generator {kind!r}")
             bits = getattr(np.random, kind)()
             bits.state = state["rng"]
             self.rng = np.random.Generator(bits)
-            self.epoch_, self.eta_, self.n_fits_ = state["epoch"], state["eta"], state["n_fits"]
+            self.epoch_, self.eta_, self.n_fits_ = state["epoch"], float(state["eta"]), state["n_fits"]
             self.n_features_ = state["n_features"]
             self._data = [(np.array(x, float), np.array(a, np.int64), np.array(y, float)) for x, a, y in state["data"]]
+            self._seen = sum(len(y) for _, _, y in self._data)
             if state["pending"] is not None:
                 x, a = state["pending"]
                 self._pending = np.array(x, float), np.array(a, np.int64)
             if state["statistics"] is not None:
+                kernel, moment, n = state["statistics"]
                 model = self.regressor_
-                kernel, moment, model.n_samples_ = state["statistics"]
-                model._kernel, model._moment, model._nu = np.array(kernel), np.array(moment), model._measure()
-                model.n_features_in_ = self.n_features_
-                model._solve()
+                model._solve(model._measure(), np.array(kernel), np.array(moment), n, self.n_features_)
         except (KeyError, TypeError) as error:
             raise ValueError(f"state is not what to_dict returns: {error!r}") from error
         return self

@@ -105,6 +105,10 @@ class RidgeCDFRegressor(CDFRegressor):
     ridge = 1e-2
 
     def _least_squares(
-        self, eigenvalues: Float[np.ndarray, " G"], vectors: Float[np.ndarray, "G G"], moment: Float[np.ndarray, " G"]
+        self,
+        eigenvalues: Float[np.ndarray, " G"],
+        vectors: Float[np.ndarray, "G G"],
+        moment: Float[np.ndarray, " G"],
+        rank: int,
     ) -> Float[np.ndarray, " G"]:
         return vectors @ (vectors.T @ moment / (eigenvalues + self.ridge))

@@ -15,19 +15,32 @@ def check_integer(value: Any, name: str, least: int) -> int:
     return int(value)
 
 
-def check_number(value: Any, name: str, low: float | int, high: float | int, *, open_low: bool = True) -> float:
-    """A number in (low, high] or [low, high], or an error that names it."""
+LARGEST = float(np.finfo(float).max)
+
+
+def check_number(
+    value: Any, name: str, low: float | int, high: float | int, *, open_low: bool = True, open_high: bool = False
+) -> float:
+    """A number between low and high, or an error that names it."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not ((low < value if open_low else low <= value) and value <= high):
-        raise ValueError(f"{name} must be in {'(' if open_low else '['}{low:g}, {high:g}], got {value}")
+    if not ((low < value if open_low else low <= value) and (value < high if open_high else value <= high)):
+        left, right = "(" if open_low else "[", ")" if open_high else "]"
+        raise ValueError(f"{name} must be in {left}{low:g}, {high:g}{right}, got {value}")
     return float(value)
+
+
+def check_unmasked(values: Any, name: str) -> None:
+    """Refuse a masked array: what lies under the mask would be taken for data."""
+    if np.ma.isMaskedArray(values):
+        raise TypeError(f"{name} is a masked array; drop the masked entries first, expected a plain array")
 
 
 def check_numbers(values: Any, name: str, ndim: int | None = None) -> Float[np.ndarray, "..."]:
     """A finite float64 array, or an error that names it; never a view that is written to."""
     if hasattr(values, "toarray"):
         raise TypeError(f"{name} is a sparse matrix; expected a dense array")
+    check_unmasked(values, name)
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -56,6 +69,7 @@ def check_contexts(X: Any, n_features: int | None = None) -> Float[np.ndarray, "
 
 def check_actions(actions: Any, n: int, n_actions: int) -> Int[np.ndarray, " n"]:
     """Actions (n,) in 0..n_actions-1."""
+    check_unmasked(actions, "actions")
     array = np.asarray(actions)
     if array.dtype.kind not in "iu":
         raise TypeError(f"actions must be integers, got dtype {array.dtype}")

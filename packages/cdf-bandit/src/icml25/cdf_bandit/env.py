@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from icml25.cdf_bandit.bandit import EpochBandit
-from icml25.cdf_bandit.basis import basis_tensor, check_basis, check_domain, invert_mixture
+from icml25.cdf_bandit.basis import check_basis, check_domain, chunks, invert_mixture, mixture_cdf
 from icml25.cdf_bandit.checks import check_actions, check_contexts, check_integer, check_numbers
 from icml25.cdf_bandit.measure import Measure, interval
 from icml25.cdf_bandit.utility import evaluate_utility
@@ -57,8 +57,9 @@ class MixtureEnvironment:
         self.mass = mass / mass.sum()
         self.rng = np.random.default_rng(seed)
         self.outcomes = interval(*check_domain(basis.domain), check_integer(n_s, "n_s", 1))
-        probe = self.context(2, np.random.default_rng(0))
-        check_basis(basis, probe, np.zeros(2, np.int64), self.measure.points)
+        rows = max(8, self.n_actions)
+        probe = self.context(rows, np.random.default_rng(0))
+        check_basis(basis, probe, np.arange(rows) % self.n_actions, self.measure.points, rows)
 
     def context(self, n: int, rng: np.random.Generator | None = None) -> Float[np.ndarray, "n d"]:
         """Draw contexts.
@@ -122,11 +123,10 @@ class MixtureEnvironment:
         x, s = check_contexts(X), self.outcomes
         out = np.empty((len(x), self.n_actions))
         for a in range(self.n_actions):
-            for start in range(0, len(x), 1024):
-                rows = x[start : start + 1024]
-                phi = basis_tensor(self.basis, rows, np.full(len(rows), a), self.measure.points, s.points)
-                F = np.clip(np.matmul(self.mass, phi), 0.0, 1.0)
-                out[start : start + 1024, a] = evaluate_utility(utility, F, s.points, s.weights)
+            for rows in chunks(len(x), 8 * len(s.points), 2**20):
+                actions = np.full(len(x[rows]), a)
+                F = mixture_cdf(self.basis, x[rows], actions, self.measure.points, self.mass, s.points)
+                out[rows, a] = evaluate_utility(utility, np.clip(F, 0.0, 1.0), s.points, s.weights)
         return out
 
     def regret(self, X: ArrayLike, a: ArrayLike, utility: Callable[..., Any]) -> Float[np.ndarray, " n"]:

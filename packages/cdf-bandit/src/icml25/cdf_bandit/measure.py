@@ -1,12 +1,13 @@
 """Measures nu on the set Omega of mixture parameters, as quadrature nodes and weights."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from icml25.cdf_bandit.checks import check_integer, check_numbers
+from icml25.cdf_bandit.checks import LARGEST, check_integer, check_number, check_numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class Measure:
         return out
 
 
-def interval(lo: float | int, hi: float | int, n: int, pieces: int = 1) -> Measure:
+def interval(lo: Any, hi: Any, n: int, pieces: int = 1) -> Measure:
     """Lebesgue measure on [lo, hi] by a composite Gauss-Legendre rule.
 
     Parameters
@@ -86,7 +87,8 @@ def interval(lo: float | int, hi: float | int, n: int, pieces: int = 1) -> Measu
     """
     check_integer(n, "n", 1)
     check_integer(pieces, "pieces", 1)
-    if not (np.isfinite(lo) and np.isfinite(hi) and lo < hi):
+    lo, hi = (check_number(end, name, -LARGEST, LARGEST, open_low=False) for end, name in ((lo, "lo"), (hi, "hi")))
+    if not lo < hi:
         raise ValueError(f"lo and hi must be finite with lo < hi, got {lo} and {hi}")
     if n % pieces:
         raise ValueError(f"n must be divisible by pieces, got n={n} and pieces={pieces}")

@@ -1,22 +1,30 @@
 """The design operator U_D, its moment vector and its spectrum (section 2, Eq. 2, appendix F)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from icml25.cdf_bandit.basis import basis_tensor
+from icml25.cdf_bandit.basis import basis_tensor, chunks
 from icml25.cdf_bandit.checks import check_integer, check_numbers
 from icml25.cdf_bandit.measure import Measure, interval
 
 FLOOR = 1e-12  # eigenvalues below this part of the largest are noise
+SAMPLE = 1024  # rows among which repetitions are looked for
 
 
-def _chunks(n: int, row_bytes: int, chunk_bytes: int) -> Iterator[slice]:
-    step = max(1, chunk_bytes // row_bytes)
-    return (slice(start, start + step) for start in range(0, n, step))
+def distinct(rows: Float[np.ndarray, "n d"]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:
+    """Indices of the different rows, and for every row which of them it equals.
+
+    Rows without a repetition among a thousand of them are taken to have none, which saves the sorting.
+    """
+    n = len(rows)
+    some = rows if n <= SAMPLE else rows[np.random.default_rng(0).choice(n, SAMPLE, replace=False)]
+    if len(np.unique(some, axis=0)) == len(some):
+        return np.arange(n), np.arange(n)
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.ravel()
 
 
 def design_kernel(
@@ -29,7 +37,7 @@ def design_kernel(
 ) -> Float[np.ndarray, "G G"]:
     """Sum over the data of K_{x,a}(w, w') = integral phi(x,a,w,s) phi(x,a,w',s) dm(s), at pairs of nodes.
 
-    Rows (x, a) that are equal are evaluated once.
+    Rows (x, a) that are equal are evaluated once, within blocks of chunk_bytes of rows.
 
     Parameters
     ----------
@@ -41,15 +49,19 @@ def design_kernel(
     -------
     (G, G), symmetric
     """
-    rows, count = np.unique(np.column_stack([x, a]), axis=0, return_counts=True)
-    x, a = rows[:, :-1], rows[:, -1].astype(np.int64)
     kernel = np.zeros((len(w), len(w)))
-    for chunk in _chunks(len(x), 8 * len(w) * len(outcomes.points), chunk_bytes):
-        phi = basis_tensor(basis, x[chunk], a[chunk], w, outcomes.points)
-        flat = np.empty((len(w), len(phi), len(outcomes.points)))
-        np.multiply(phi.transpose(1, 0, 2), np.sqrt(count[chunk, None] * outcomes.weights), out=flat)
-        flat = flat.reshape(len(w), -1)
-        kernel += flat @ flat.T
+    for block in chunks(len(x), 8 * (x.shape[1] + 1), chunk_bytes):
+        first, which = distinct(np.column_stack([x[block], a[block]]))
+        count = np.bincount(which)
+        xs, actions = x[block][first], a[block][first]
+        for chunk in chunks(len(first), 8 * len(w) * len(outcomes.points), chunk_bytes):
+            phi = basis_tensor(basis, xs[chunk], actions[chunk], w, outcomes.points)
+            flat = np.empty((len(w), len(phi), len(outcomes.points)))
+            np.multiply(phi.transpose(1, 0, 2), np.sqrt(count[chunk, None] * outcomes.weights), out=flat)
+            flat = flat.reshape(len(w), -1)
+            kernel += flat @ flat.T
+    if not np.isfinite(kernel).all():
+        raise ValueError("the basis is not finite at some of the data: it must be a CDF there")
     return kernel
 
 
@@ -82,20 +94,27 @@ def moment_vector(
     unit = (outcomes.points - lo) / (hi - lo)
     total = np.zeros(len(w))
     nodes = 1 if tail_integral else len(unit)
-    for chunk in _chunks(len(x), 8 * len(w) * nodes, chunk_bytes):
+    for chunk in chunks(len(x), 8 * len(w) * nodes, chunk_bytes):
         part = x[chunk], a[chunk], w
         left = (hi - y[chunk]) / (hi - lo)
         if tail_integral:
             tail = np.asarray(tail_integral(*part, y[chunk]), dtype=np.float64)
-            if tail.shape != (len(left), len(w)) or not np.isfinite(tail).all():
+            if tail.shape != (len(left), len(w)):
+                raise ValueError(f"tail_integral returned shape {tail.shape}, expected (n, G) = {(len(left), len(w))}")
+            share = tail / (hi - lo)
+            wrong = ~((share >= -1e-9) & (share <= left[:, None] + 1e-9))
+            if wrong.any():
+                row, g = np.argwhere(wrong)[0]
                 raise ValueError(
-                    f"tail_integral returned shape {tail.shape} or values that are not finite; "
-                    f"expected finite (n, G) = {(len(left), len(w))}"
+                    f"tail_integral must lie between 0 and hi - y, as phi between 0 and 1, got {tail[row, g]} for "
+                    f"x={x[chunk][row]}, a={a[chunk][row]}, w={w[g]}, y={y[chunk][row]}"
                 )
-            total += tail.sum(0) * outcomes.mass / (hi - lo)
+            total += share.sum(0) * outcomes.mass
         else:
             phi = basis_tensor(basis, *part, y[chunk, None] + (hi - y[chunk, None]) * unit)
             total += np.einsum("n,ngq,q->g", left, phi, outcomes.weights, optimize=True)
+    if not np.isfinite(total).all():
+        raise ValueError("the basis is not finite at some of the data: it must be a CDF there")
     return total
 
 

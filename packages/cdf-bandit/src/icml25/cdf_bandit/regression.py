@@ -1,15 +1,15 @@
 """Functional regression of a conditional CDF (Algorithm 1)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from icml25.cdf_bandit.basis import basis_tensor, check_basis, check_domain, invert_mixture
+from icml25.cdf_bandit.basis import check_basis, check_domain, chunks, invert_mixture, mixture_cdf
 from icml25.cdf_bandit.checks import (
     check_actions,
     check_contexts,
@@ -22,6 +22,7 @@ from icml25.cdf_bandit.measure import Measure, interval
 from icml25.cdf_bandit.operator import (
     FLOOR,
     design_kernel,
+    distinct,
     estimate_decay,
     legendre_functions,
     moment_vector,
@@ -31,7 +32,7 @@ from icml25.cdf_bandit.operator import (
 )
 from icml25.cdf_bandit.utility import evaluate_utility
 
-RIDGE = 1e-8  # of the largest eigenvalue: picks the element of least norm among ties
+RIDGE = 1e-12  # of the largest eigenvalue: picks the least norm among ties, and moves u by less than 1e-5 in the norm of U_D
 
 
 def truncated_least_squares(
@@ -192,13 +193,9 @@ class CDFRegressor(BaseEstimator):
         TypeError, ValueError: naming the argument, what it was and what was expected; or the x, a, w where the basis is
             not a CDF.
         """
-        measure = self._measure()
-        size = len(measure.weights)
-        self._kernel, self._moment, self.n_samples_ = np.zeros((size, size)), np.zeros(size), 0
-        self._nu = measure
-        if hasattr(self, "n_features_in_"):
-            del self.n_features_in_
-        return self.partial_fit(X, actions, y)
+        nu = self._measure()
+        size = len(nu.weights)
+        return self._add(nu, np.zeros((size, size)), np.zeros(size), 0, None, X, actions, y)
 
     def partial_fit(self, X: ArrayLike, actions: ArrayLike, y: ArrayLike) -> "CDFRegressor":
         """Add data to what was seen: the sums behind U_D and b_D are additive, so nothing is approximated.
@@ -217,17 +214,8 @@ class CDFRegressor(BaseEstimator):
         """
         if not hasattr(self, "_kernel"):
             return self.fit(X, actions, y)
-        x = check_contexts(X, getattr(self, "n_features_in_", None))
-        a = check_actions(actions, len(x), check_integer(self.n_actions, "n_actions", 1))
-        check_basis(self.basis, x, a, self._nu.points)
-        outcome = check_outcomes(y, len(x), check_domain(self.basis.domain), self.clip)
-        m = self._outcomes()
-        kernel = design_kernel(self.basis, x, a, self._nu.points, m, self.chunk_bytes)
-        moment = moment_vector(self.basis, x, a, outcome, self._nu.points, m, self.chunk_bytes)
-        self._kernel, self._moment = self._kernel + kernel, self._moment + moment
-        self.n_samples_ += len(x)
-        self.n_features_in_ = x.shape[1]
-        return self._solve()
+        self._measure()  # settings may have changed
+        return self._add(*self._statistics(), X, actions, y)
 
     def fresh(self) -> "CDFRegressor":
         """A copy with the same settings that has seen nothing.
@@ -237,6 +225,34 @@ class CDFRegressor(BaseEstimator):
         CDFRegressor
         """
         return type(self)(**self.get_params(deep=False))
+
+    def _statistics(self) -> tuple[Measure, Float[np.ndarray, "G G"], Float[np.ndarray, " G"], int, int]:
+        return self._nu, self._kernel, self._moment, self.n_samples_, self.n_features_in_
+
+    def _add(
+        self,
+        nu: Measure,
+        kernel: Float[np.ndarray, "G G"],
+        moment: Float[np.ndarray, " G"],
+        n: int,
+        n_features: int | None,
+        X: ArrayLike,
+        actions: ArrayLike,
+        y: ArrayLike,
+    ) -> "CDFRegressor":
+        """Solve with these data on top of the statistics; whatever is refused leaves the model as it was."""
+        x = check_contexts(X, n_features)
+        a = check_actions(actions, len(x), check_integer(self.n_actions, "n_actions", 1))
+        check_basis(self.basis, x, a, nu.points)
+        outcome = check_outcomes(y, len(x), check_domain(self.basis.domain), self.clip)
+        m = self._outcomes()
+        return self._solve(
+            nu,
+            kernel + design_kernel(self.basis, x, a, nu.points, m, self.chunk_bytes),
+            moment + moment_vector(self.basis, x, a, outcome, nu.points, m, self.chunk_bytes),
+            n + len(x),
+            x.shape[1],
+        )
 
     def _measure(self) -> Measure:
         check_integer(self.n_w, "n_w", 1)
@@ -268,32 +284,45 @@ class CDFRegressor(BaseEstimator):
     def _functions(self, measure: Measure) -> Float[np.ndarray, "G R"] | None:
         return None if self.method == "quadrature" else legendre_functions(measure, self.n_w)
 
-    def _solve(self) -> "CDFRegressor":
-        """Steps 1 to 4 of Algorithm 1."""
-        n, measure = self.n_samples_, self._nu
-        d = np.sqrt(measure.weights)
-        H = symmetric_form(self._kernel / n, measure, self._functions(measure))
-        eigenvalues, vectors = spectrum(H)
-        self.decay_ = estimate_decay(eigenvalues, n) if isinstance(self.decay, str) else float(self.decay)
-        self.threshold_ = float(n ** (-2 / (self.decay_ + 2)))
-        least = max(self.threshold_ if self.truncate else 0.0, FLOOR * eigenvalues[0])
-        self.rank_ = max(1, int((eigenvalues >= least).sum()))
-        t = self._least_squares(eigenvalues, vectors, d * self._moment / n)
-        self.theta_unprojected_ = t / d
+    def _solve(
+        self,
+        nu: Measure,
+        kernel: Float[np.ndarray, "G G"],
+        moment: Float[np.ndarray, " G"],
+        n: int,
+        n_features: int,
+    ) -> "CDFRegressor":
+        """Steps 1 to 4 of Algorithm 1; attributes are set last."""
+        d = np.sqrt(nu.weights)
+        eigenvalues, vectors = spectrum(symmetric_form(kernel / n, nu, self._functions(nu)))
+        if not eigenvalues[0] > 0:
+            raise ValueError(
+                "the design operator is zero: the basis has phi = 0 inside the domain for all w and all data"
+            )
+        decay = estimate_decay(eigenvalues, n) if isinstance(self.decay, str) else float(self.decay)
+        threshold = float(n ** (-2 / (decay + 2)))
+        least = max(threshold if self.truncate else 0.0, FLOOR * eigenvalues[0])
+        rank = max(1, int((eigenvalues >= least).sum()))
+        unprojected = t = self._least_squares(eigenvalues, vectors, d * moment / n, rank)
+        root = np.sqrt(eigenvalues)[:, None] * vectors.T
         if self.project:
-            root = np.sqrt(eigenvalues)[:, None] * vectors.T
-            bound = None if self.norm_bound is None else float(self.norm_bound)
-            t = project(t, root, d, bound)
-        self.theta_ = t / d
-        self.nodes_, self.weights_ = measure.points, measure.weights
+            t = project(t, root, d, None if self.norm_bound is None else float(self.norm_bound))
+        self._nu, self._kernel, self._moment, self._root = nu, kernel, moment, root * d
+        self.n_samples_, self.n_features_in_ = n, n_features
+        self.decay_, self.threshold_, self.rank_ = decay, threshold, rank
+        self.theta_unprojected_, self.theta_ = unprojected / d, t / d
+        self.nodes_, self.weights_ = nu.points, nu.weights
         self.eigenvalues_, self.eigenfunctions_ = eigenvalues, vectors / d[:, None]
-        self._root = np.sqrt(eigenvalues)[:, None] * vectors.T * d
         return self
 
     def _least_squares(
-        self, eigenvalues: Float[np.ndarray, " G"], vectors: Float[np.ndarray, "G G"], moment: Float[np.ndarray, " G"]
+        self,
+        eigenvalues: Float[np.ndarray, " G"],
+        vectors: Float[np.ndarray, "G G"],
+        moment: Float[np.ndarray, " G"],
+        rank: int,
     ) -> Float[np.ndarray, " G"]:
-        return truncated_least_squares(eigenvalues, vectors, moment, self.rank_)
+        return truncated_least_squares(eigenvalues, vectors, moment, rank)
 
     def theta(self, w: ArrayLike) -> Float[np.ndarray, " n"]:
         """theta between the nodes, by piecewise Lagrange interpolation.
@@ -354,7 +383,7 @@ class CDFRegressor(BaseEstimator):
         NotFittedError, ValueError: not fitted, or delta or norm out of range.
         """
         check_is_fitted(self, "theta_")
-        delta = check_number(delta, "delta", 0, np.nextafter(1, 0))
+        delta = check_number(delta, "delta", 0, 1, open_high=True)
         norm = self._norm() if norm is None else check_number(norm, "norm", 0, np.inf)
         n, kept = self.n_samples_, self.eigenvalues_[: self.rank_]
         noise = np.sqrt(2 * (2 * np.log(1 / delta) + np.log1p(n * kept).sum()))
@@ -379,7 +408,7 @@ class CDFRegressor(BaseEstimator):
         NotFittedError, ValueError: not fitted, or delta, norm or s0 out of range.
         """
         check_is_fitted(self, "theta_")
-        delta = check_number(delta, "delta", 0, np.nextafter(1, 0))
+        delta = check_number(delta, "delta", 0, 1, open_high=True)
         norm = self._norm() if norm is None else check_number(norm, "norm", 0, np.inf)
         positive = self.eigenvalues_[self.eigenvalues_ > FLOOR * self.eigenvalues_[0]]
         s0 = float((positive**self.decay_).sum()) if s0 is None else check_number(s0, "s0", 0, np.inf)
@@ -421,14 +450,10 @@ class CDFRegressor(BaseEstimator):
         return check_contexts(X, self.n_features_in_)
 
     def _cdf(
-        self, x: Float[np.ndarray, "n d"], a: Any, s: Float[np.ndarray, "*n S"]
-    ) -> Iterator[tuple[slice, Float[np.ndarray, "c S"]]]:
-        step = max(1, self.chunk_bytes // (8 * len(self.weights_) * s.shape[-1]))
-        for start in range(0, len(x), step):
-            rows = slice(start, start + step)
-            phi = basis_tensor(self.basis, x[rows], a[rows], self.nodes_, s[rows] if s.ndim == 2 else s)
-            F = np.matmul(self.weights_ * self.theta_, phi)
-            yield rows, np.clip(F, 0.0, 1.0) if self.project else F
+        self, x: Float[np.ndarray, "n d"], a: Int[np.ndarray, " n"], s: Float[np.ndarray, "*n S"]
+    ) -> Float[np.ndarray, "n S"]:
+        F = mixture_cdf(self.basis, x, a, self.nodes_, self.weights_ * self.theta_, s, self.chunk_bytes)
+        return np.clip(F, 0.0, 1.0) if self.project else F
 
     def predict_cdf(self, X: ArrayLike, actions: ArrayLike, s: ArrayLike) -> Float[np.ndarray, "n S"]:
         """The conditional CDF at points s.
@@ -453,10 +478,8 @@ class CDFRegressor(BaseEstimator):
         if points.ndim > 2 or (points.ndim == 2 and len(points) != len(x)):
             raise ValueError(f"s must be (S,) or (n, S) with n={len(x)}, got shape {points.shape}")
         lo, hi = self.basis.domain
-        out = np.empty((len(x), points.shape[-1]))
-        for rows, F in self._cdf(x, a, np.clip(points, lo, hi)):
-            out[rows] = F
-        return np.where(points < lo, 0.0, np.where(points >= hi, 1.0, out))
+        F = self._cdf(x, a, np.clip(points, lo, hi))
+        return np.where(points < lo, 0.0, np.where(points >= hi, 1.0, F))
 
     def predict_utility(self, X: ArrayLike, utility: Callable[..., Any]) -> Float[np.ndarray, "n A"]:
         """Utility of the predicted distribution of every action.
@@ -477,10 +500,16 @@ class CDFRegressor(BaseEstimator):
         x = self._rows(X)
         s = interval(*check_domain(self.basis.domain), self.n_s)
         A = self.n_actions
-        out = np.empty(len(x) * A)
-        for rows, F in self._cdf(np.repeat(x, A, axis=0), np.tile(np.arange(A), len(x)), s.points):
-            out[rows] = evaluate_utility(utility, F, s.points, s.weights)
-        return out.reshape(len(x), A)
+        out = np.empty((len(x), A))
+        for block in chunks(len(x), 8 * max(A, x.shape[1]), self.chunk_bytes):
+            first, which = distinct(x[block])
+            contexts, values = x[block][first], np.empty((len(first), A))
+            for part in chunks(len(first), 8 * A * self.n_s, self.chunk_bytes):
+                rows = contexts[part]
+                F = self._cdf(np.repeat(rows, A, axis=0), np.tile(np.arange(A), len(rows)), s.points)
+                values[part] = evaluate_utility(utility, F, s.points, s.weights).reshape(-1, A)
+            out[block] = values[which]
+        return out
 
     def sample(
         self, X: ArrayLike, actions: ArrayLike, size: int, seed: int | np.random.Generator | None = None

@@ -11,9 +11,11 @@ from scipy.sparse.csgraph import dijkstra
 from icml25.dyn_embed.inputs import (
     GraphLike,
     Number,
+    Seed,
     check_graph,
     check_integer,
     check_number,
+    check_seed,
     index_graph,
     length_matrix,
 )
@@ -27,7 +29,7 @@ def frechet_embedding(
     c: Number = 1.0,
     p: Number = 1.0,
     weight: str | None = "weight",
-    seed: int | np.random.Generator | None = None,
+    seed: Seed = None,
 ) -> Float[np.ndarray, "n dim"]:
     """Bourgain's embedding: coordinates are distances to random sets of 2^-j n nodes, j = 1..log2(n), c ln(n) sets each.
 
@@ -49,7 +51,7 @@ def frechet_embedding(
     """
     n, lengths = _lengths(graph, weight)
     p, c = check_number("p", p, 1.0, infinite=True), check_number("c", c, 0.0, open_low=True)
-    rng = np.random.default_rng(seed)
+    rng = check_seed(seed)
     columns = []
     for j in range(1, max(math.ceil(math.log2(n)), 1) + 1):
         for _ in range(max(math.ceil(c * math.log(n)), 1)):
@@ -65,7 +67,7 @@ def landmark_embedding(
     k: Number = 16,
     *,
     weight: str | None = "weight",
-    seed: int | np.random.Generator | None = None,
+    seed: Seed = None,
 ) -> Float[np.ndarray, "n k"]:
     """Distances to k landmarks, each the node farthest from those before it.
 
@@ -84,7 +86,7 @@ def landmark_embedding(
     n, lengths = _lengths(graph, weight)
     if check_integer("k", k, 1) > n:
         raise ValueError(f"k is {k}; expected at most the graph's {n} nodes")
-    landmark = int(np.random.default_rng(seed).integers(n))
+    landmark = int(check_seed(seed).integers(n))
     columns = []
     for _ in range(k):
         columns.append(dijkstra(lengths, indices=landmark))

@@ -13,8 +13,10 @@ from icml25.dyn_embed.inputs import (
     GraphLike,
     Node,
     Number,
+    Seed,
     check_graph,
     check_number,
+    check_seed,
     check_weight,
     edge_weight,
     index_graph,
@@ -137,13 +139,13 @@ class ShiftedClustering:
         diameter: Number,
         *,
         weight: str | None = "weight",
-        seed: int | np.random.Generator | None = None,
+        seed: Seed = None,
     ) -> None:
         self._graph = check_graph(graph, weight)
         self.diameter = check_number("diameter", diameter, low=0.0, open_low=True)
         self._nodes, ends, weights = index_graph(self._graph)
         self._index = {node: i for i, node in enumerate(self._nodes)}
-        uniform = 1 - np.random.default_rng(seed).random((1, len(self._nodes)))  # in (0, 1]
+        uniform = 1 - check_seed(seed).random((1, len(self._nodes)))  # in (0, 1]
         offsets = shift_offsets(uniform, np.array([self.diameter]))
         self._clusterings = Clusterings(Adjacency(len(self._nodes), ends, weights), offsets)
         self.changes: list[Hashable] = []

@@ -6,13 +6,15 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import networkx as nx
-import numpy as np
 
 from icml25.dyn_embed.embedding import Embedding, present_edges
 from icml25.dyn_embed.inputs import (
+    Flag,
     GraphLike,
     Node,
     Number,
+    Seed,
+    check_flag,
     check_integer,
     check_node,
     check_tuple,
@@ -49,8 +51,7 @@ class DynamicEmbedding(Embedding[StaticLevel | BootstrappedLevel]):
     n_trees : independent copies; vectors are concatenated, and `tree_distance` is the smallest of theirs.
     scale : "raw", or "noncontracting": multiplied by 2 (p = 1) or 4q (p > 1), so that E||phi(u) - phi(v)||_p >= d(u, v).
     phase_length : insertions before a rebuild; None: m^((q-1)/q).
-    lazy : rebuild at the next query instead of within the update that makes it necessary. Vectors then depend on when queries
-        were made.
+    lazy : build trees at the next query instead of within the update that makes it necessary; the vectors are the same.
     seed : int, Generator or None.
 
     Raises
@@ -60,7 +61,7 @@ class DynamicEmbedding(Embedding[StaticLevel | BootstrappedLevel]):
 
     Notes
     -----
-    The guarantees hold in expectation over the seed, for updates that are chosen without looking at the vectors (an oblivious
+    Seed and updates alone decide the vectors, in every process, whatever was asked in between. The guarantees hold in expectation over the seed, for updates that are chosen without looking at the vectors (an oblivious
     adversary). Vectors of untouched nodes may change with any update: compare `version` before you reuse one.
 
     Banihashem et al., Fully Dynamic Embedding into l_p Spaces, ICML 2025.
@@ -80,8 +81,8 @@ class DynamicEmbedding(Embedding[StaticLevel | BootstrappedLevel]):
         n_trees: Number = 1,
         scale: Any = "raw",
         phase_length: Number = None,
-        lazy: bool = True,
-        seed: int | np.random.Generator | None = None,
+        lazy: Flag = True,
+        seed: Seed = None,
     ) -> None:
         super().__init__(
             graph,
@@ -101,7 +102,7 @@ class DynamicEmbedding(Embedding[StaticLevel | BootstrappedLevel]):
             q = 1 if self._graph.number_of_edges() < AUTO_EDGES else 2
         self.q = check_integer("q", q, 1)
         self.phase_length = None if phase_length is None else check_integer("phase_length", phase_length, 1)
-        self.lazy = bool(lazy)
+        self.lazy = check_flag("lazy", lazy)
         self._trees = [
             make_level(self.q, self._scales(), derive(self._salt, 0, copy), self.phase_length)
             for copy in range(self.n_trees)

@@ -14,10 +14,12 @@ from icml25.dyn_embed.inputs import (
     GraphLike,
     Node,
     Number,
+    Seed,
     check_graph,
     check_integer,
     check_node,
     check_number,
+    check_seed,
     check_tuple,
     check_weight,
     edge_weight,
@@ -57,7 +59,7 @@ class Embedding(Generic[Tree]):
         n_signs: Number = 1,
         n_trees: Number = 1,
         scale: Any = "raw",
-        seed: int | np.random.Generator | None = None,
+        seed: Seed = None,
     ) -> None:
         self.p = check_number("p", p, low=1.0, infinite=True)
         self.n_signs = check_integer("n_signs", n_signs, 1)
@@ -81,7 +83,7 @@ class Embedding(Generic[Tree]):
         self._fit_bounds()
         self._keys: dict[Hashable, int] = {node: key for key, node in enumerate(self._graph)}
         self._next_key = n
-        self._salt = int(np.random.default_rng(seed).integers(2**64, dtype=np.uint64))
+        self._salt = int(check_seed(seed).integers(2**64, dtype=np.uint64))
         self._trees: Sequence[Tree] = ()
 
     # ---- queries ----
@@ -176,8 +178,11 @@ class Embedding(Generic[Tree]):
         """Distances of pairs (u, v) in the tree, never below the shortest paths."""
         nodes, left, right = _split(pairs)
         keys = [self._key(node) for node in nodes]
-        lengths = np.array([[block.tree_distances(left, right) for block in tree.blocks(keys)] for tree in self._trees])
-        return lengths.sum(axis=1).min(axis=0)
+        zero = np.zeros(len(left))
+        lengths = [
+            sum((block.tree_distances(left, right) for block in tree.blocks(keys)), zero) for tree in self._trees
+        ]
+        return np.min(lengths, axis=0)
 
     def _key(self, node: Node) -> int:
         if check_node(node) not in self._keys:

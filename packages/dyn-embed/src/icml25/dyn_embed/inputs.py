@@ -14,13 +14,17 @@ from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
 __all__ = [
+    "Flag",
     "GraphLike",
     "Node",
     "Number",
+    "Seed",
+    "check_flag",
     "check_graph",
     "check_integer",
     "check_node",
     "check_number",
+    "check_seed",
     "check_tuple",
     "check_weight",
     "edge_weight",
@@ -33,6 +37,8 @@ __all__ = [
 GraphLike: TypeAlias = Any  # networkx.Graph
 Node: TypeAlias = Any  # any hashable but None
 Number: TypeAlias = Any  # int or float, of Python or numpy
+Flag: TypeAlias = Any  # bool
+Seed: TypeAlias = Any  # int, numpy.random.Generator or None
 
 SMALLEST, LARGEST = 1e-200, 1e200  # so that sums, products with n and powers of 2 stay within float64
 
@@ -167,3 +173,21 @@ def check_number(name: str, value: Any, low: float, *, open_low: bool = False, i
     if math.isnan(number) or number < low or (open_low and number == low) or (math.isinf(number) and not infinite):
         raise ValueError(f"{name} is {value!r}; expected {expected}")
     return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); expected True or False")
+    return bool(value)
+
+
+def check_seed(seed: Any) -> np.random.Generator:
+    """A generator from a seed."""
+    if seed is None or isinstance(seed, np.random.Generator):
+        return np.random.default_rng(seed)
+    if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, Integral):
+        raise TypeError(
+            f"seed is {seed!r} ({type(seed).__name__}); expected an integer >= 0, a numpy Generator or None"
+        )
+    return np.random.default_rng(check_integer("seed", seed, 0))

@@ -78,6 +78,11 @@ class StaticLevel:
         """Start again with other edges."""
         self.edges, self._tree = edges, None
 
+    def restart(self, salt: int, most_edges: int) -> None:
+        """Start again without edges, with randomness of its own; `most_edges` does not matter here."""
+        self.salt = salt
+        self.replace({})
+
     def rescale(self, scales: Scales) -> None:
         """Take other scales."""
         self.scales, self._tree = scales, None
@@ -117,7 +122,8 @@ class BootstrappedLevel:
 
     A phase starts with a tree T of the graph of that moment. T then sees deletions only. H holds the edges inserted since, and
     for every vertex with such an edge its path in T to the root. A vertex is found by walking up T until the path meets H.
-    After m^((q-1)/q) insertions the next query starts a new phase.
+    After m^((q-1)/q) insertions or m weight increases, or when half of the edges are gone, a new phase starts. Its tree is built
+    at the next query, which then replays the changes since: queries decide when trees are built, but not which.
 
     Parameters
     ----------
@@ -127,11 +133,13 @@ class BootstrappedLevel:
     phase_length : insertions in a phase instead of m^((q-1)/q).
     """
 
+    _COUNTERS = ("phase", "rebuilds", "affected", "insertions", "raises", "size", "built_edges", "length")
+
     def __init__(self, q: int, scales: Scales, salt: int, phase_length: int | None = None) -> None:
         self.q, self.scales, self.salt, self.phase_length = q, scales, salt, phase_length
         self.rebuilds, self.seconds, self.affected = 0, 0.0, 0
         self.sub = make_level(q - 1, scales.inner(), 0)
-        self.replace({})
+        self.restart(salt, 0)
 
     @property
     def below(self) -> list[StaticLevel | BootstrappedLevel]:
@@ -139,20 +147,20 @@ class BootstrappedLevel:
         return [self, *self.sub.below]
 
     def replace(self, edges: Edges) -> None:
-        """Start again with other edges; the phase begins at the next query."""
-        self.waiting: Edges | None = edges
-        self._tree: ClusterTree | None = None
-        self.inserted: Edges = {}
-        self.paths: dict[int, list[int]] = {}
-        """Vertices of T with an inserted edge, and their paths in T as they stand in H."""
-        self.degree: dict[int, int] = {}
-        """Vertices of H but the root, and the number of their edges there."""
-        self._incident: dict[int, int] = {}  # inserted edges at a vertex
-        self._uses: dict[Edge, int] = {}  # paths through an edge of T
-        self.sub.replace({})
+        """Start a phase with other edges."""
+        self.phase += 1
+        self.insertions, self.raises, self.size, self.built_edges = 0, 0, len(edges), len(edges)
+        m = max(len(edges), self.most_edges)
+        self.length = self.phase_length or max(1, round(m ** ((self.q - 1) / self.q)))
+        self._start(edges)
+
+    def restart(self, salt: int, most_edges: int) -> None:
+        """Start again without edges, with randomness of its own; phases are as long as if there were `most_edges` edges."""
+        self.salt, self.most_edges, self.phase = salt, most_edges, 0
+        self.replace({})
 
     def rescale(self, scales: Scales) -> None:
-        """Take other scales; a new phase begins at the next query."""
+        """Take other scales, in a new phase."""
         edges = self.all_edges()
         self.scales = scales
         self.sub.rescale(scales.inner())
@@ -160,47 +168,29 @@ class BootstrappedLevel:
 
     def insert(self, a: int, b: int, weight: float) -> None:
         """Add an edge that is not there."""
-        if self.waiting is not None:
-            self.waiting[_edge(a, b)] = weight
-            return
-        self.inserted[_edge(a, b)] = weight
         self.insertions += 1
-        if self.insertions > self.length:
-            self._end_phase()
-            return
-        self._connect(a, b, weight)
+        self.size += 1
+        self._change(_edge(a, b), weight, new=True)
 
     def delete(self, a: int, b: int) -> None:
         """Remove an edge."""
-        if self.waiting is not None:
-            del self.waiting[_edge(a, b)]
-        elif _edge(a, b) in self.inserted:
-            del self.inserted[_edge(a, b)]
-            self._release(a, b)
-            for x in (a, b):
-                self._untouch(x)
-            self._end_phase_if_small()
-        else:
-            self.raise_weight(a, b, math.inf)
-            self.base_edges -= 1
-            self._end_phase_if_small()
+        self.size -= 1
+        self._change(_edge(a, b), math.inf)
 
     def raise_weight(self, a: int, b: int, weight: float) -> None:
         """Raise the weight of an edge."""
-        if self.waiting is not None:
-            self.waiting[_edge(a, b)] = weight
-        elif _edge(a, b) in self.inserted:
-            self.inserted[_edge(a, b)] = weight
-            self.sub.raise_weight(a, b, weight)
-        else:
-            self._follow(self.tree.raise_weight(a, b, weight))
+        self.raises += 1
+        self._change(_edge(a, b), weight)
 
     def prepare(self) -> None:
-        """Start a phase if none is running, here and below."""
-        if self.waiting is not None:
+        """Build the tree of the phase if it is missing, here and below."""
+        if self._tree is None:
             start = time.perf_counter()
             self.rebuilds += 1
-            self._start_phase(self.waiting)
+            self._build()
+            for change in self.changes:
+                self._apply(*change)
+            self.base, self.changes = {}, []
             self.seconds += time.perf_counter() - start
         self.sub.prepare()
 
@@ -226,53 +216,78 @@ class BootstrappedLevel:
 
     def all_edges(self) -> Edges:
         """The graph."""
-        return dict(self.waiting) if self.waiting is not None else self.tree.edges() | self.inserted
+        if self._tree is not None:
+            return self.tree.edges() | self.inserted
+        edges = dict(self.base)
+        for edge, weight, _ in self.changes:
+            edges[edge] = weight
+            if weight == math.inf:
+                del edges[edge]
+        return edges
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs: T and H follow from the edges."""
-        state: dict[str, Any] = {"rebuilds": self.rebuilds, "affected": self.affected, "sub": self.sub.state()}
-        if self.waiting is not None:
-            return state | {"waiting": pack(self.waiting)}
+        self.prepare()
+        counters = {name: getattr(self, name) for name in self._COUNTERS}
         base = pack(self.tree.edges()) | {"keys": self.tree.keys}
-        counters = {name: getattr(self, name) for name in ("insertions", "length", "built_edges")}
-        return state | {"base": base, "inserted": pack(self.inserted), **counters}
+        return counters | {"base": base, "inserted": pack(self.inserted), "sub": self.sub.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Return to a state."""
-        self.replace({})
-        self.rebuilds, self.affected = int(state["rebuilds"]), int(state["affected"])
-        if "waiting" in state:
-            self.replace(unpack(state["waiting"]))
-        else:
-            self._start_phase(unpack(state["base"]), np.asarray(state["base"]["keys"], dtype=np.uint64))
-            for (a, b), weight in unpack(state["inserted"]).items():
-                self.inserted[a, b] = weight
-                self._connect(a, b, weight)
-            self.insertions, self.length, self.built_edges = (
-                int(state[name]) for name in ("insertions", "length", "built_edges")
-            )
+        for name in self._COUNTERS:
+            setattr(self, name, int(state[name]))
+        self._start(unpack(state["base"]))
+        self._build(np.asarray(state["base"]["keys"], dtype=np.uint64))
+        self.base = {}
+        for edge, weight in unpack(state["inserted"]).items():
+            self._apply(edge, weight, new=True)
         self.sub.restore(state["sub"])
 
-    def _start_phase(self, edges: Edges, keys: np.ndarray | None = None) -> None:
-        tree = ClusterTree(edges, self.scales, derive(self.salt, self.rebuilds, 0), maintained=True, keys=keys)
-        self.waiting, self._tree = None, tree
-        self.insertions, self.base_edges, self.built_edges = 0, len(edges), len(edges)
-        self.length = self.phase_length or max(1, round(len(edges) ** ((self.q - 1) / self.q)))
-        self.sub.salt = derive(self.salt, self.rebuilds, 1)
-        self.sub.replace({})
+    def _start(self, edges: Edges) -> None:
+        """Take edges, with an empty H and without a tree."""
+        self.base, self._tree = edges, None
+        self.changes: list[tuple[Edge, float, bool]] = []
+        """What happened to the base since, as long as there is no tree: edge, weight (infinity: gone), whether it is new."""
+        self.inserted: Edges = {}
+        self.paths: dict[int, list[int]] = {}
+        """Vertices of T with an inserted edge, and their paths in T as they stand in H."""
+        self.degree: dict[int, int] = {}
+        """Vertices of H but the root, and the number of their edges there."""
+        self._incident: dict[int, int] = {}  # inserted edges at a vertex
+        self._uses: dict[Edge, int] = {}  # paths through an edge of T
+        self.sub.restart(derive(self.salt, self.phase, 1), self.length * (2 * self.scales.count + 1))
 
-    def _end_phase(self) -> None:
-        self.replace(self.all_edges())
+    def _build(self, keys: np.ndarray | None = None) -> None:
+        self._tree: ClusterTree | None = ClusterTree(
+            self.base, self.scales, derive(self.salt, self.phase, 0), maintained=True, keys=keys
+        )
 
-    def _end_phase_if_small(self) -> None:
-        if 2 * (self.base_edges + len(self.inserted)) < self.built_edges:
-            self._end_phase()
+    def _change(self, edge: Edge, weight: float, *, new: bool = False) -> None:
+        """Note a change, or apply it; then see whether the phase is over."""
+        if self._tree is None:
+            self.changes.append((edge, weight, new))
+        else:
+            self._apply(edge, weight, new)
+        many_raises = self.raises > max(self.built_edges, self.length)
+        if self.insertions > self.length or 2 * self.size < self.built_edges or many_raises:
+            self.replace(self.all_edges())
 
-    def _connect(self, a: int, b: int, weight: float) -> None:
-        """Bring an inserted edge into H, hung up by the paths of its end points."""
-        for x in (a, b):
-            self._touch(x)
-        self._hold(a, b, weight)
+    def _apply(self, edge: Edge, weight: float, new: bool) -> None:
+        if new:
+            self.inserted[edge] = weight
+            for x in edge:
+                self._touch(x)
+            self._hold(*edge, weight)
+        elif edge not in self.inserted:
+            self._follow(self.tree.raise_weight(*edge, weight))
+        elif weight < math.inf:
+            self.inserted[edge] = weight
+            self.sub.raise_weight(*edge, weight)
+        else:
+            del self.inserted[edge]
+            self._release(*edge)
+            for x in edge:
+                self._untouch(x)
 
     def _touch(self, x: int) -> None:
         """Count an inserted edge at x; the first brings x's path into H (a vertex that T does not know has none)."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.csgraph import dijkstra
 
 from icml25.dyn_embed.embedding import Embedding
-from icml25.dyn_embed.inputs import Number, check_integer, index_graph, length_matrix
+from icml25.dyn_embed.inputs import Number, Seed, check_integer, check_seed, index_graph, length_matrix
 
 __all__ = ["distortion"]
 
@@ -19,7 +19,7 @@ def distortion(
     pairs: Iterable[Any] | None = None,
     *,
     n_pairs: Number = 1000,
-    seed: int | np.random.Generator | None = None,
+    seed: Seed = None,
 ) -> dict[str, Any]:
     """Compare tree and l_p distances with exact shortest paths (scipy's Dijkstra).
 
@@ -43,7 +43,7 @@ def distortion(
     if pairs is None:
         if len(nodes) < 2:
             raise ValueError(f"the graph has {len(nodes)} nodes; expected at least 2 to draw pairs from")
-        rng = np.random.default_rng(seed)
+        rng = check_seed(seed)
         left = rng.integers(len(nodes), size=check_integer("n_pairs", n_pairs, 1))
         right = (left + rng.integers(1, len(nodes), size=len(left))) % len(nodes)
         chosen: list[tuple[Hashable, Hashable]] = [(nodes[i], nodes[j]) for i, j in zip(left, right, strict=True)]

@@ -11,6 +11,8 @@ from icml25.dyn_embed.inputs import length_matrix
 
 __all__ = ["Adjacency", "shifted_trees"]
 
+SMALL = 2**15
+
 
 class Adjacency:
     """Weighted undirected graph in compressed rows; a removed edge keeps its place with an infinite weight.
@@ -61,20 +63,25 @@ def shifted_trees(
     dist, parent, center : dist(v) = min_u off_u + d(u, v); the vertex before v on that path (-1: the source); the
         minimising u (Miller, Peng & Xu 2013).
     """
-    n = adjacency.n
+    n, entries = adjacency.n, len(adjacency.weights)
     dist, parent = np.empty(offsets.shape), np.empty(offsets.shape, dtype=np.int32)
     center = np.empty_like(parent)
-    everyone = np.arange(n, dtype=np.int32)
-    indices = np.concatenate([adjacency.indices, everyone])
-    lengths_then_offsets = np.concatenate([adjacency.weights, np.empty(n)])
-    graph = csr_array((lengths_then_offsets, indices, np.append(adjacency.indptr, len(indices))), shape=(n + 1, n + 1))
-    for scale, offset in enumerate(offsets):
-        graph.data[len(adjacency.weights) :] = offset
-        lengths, before = dijkstra(graph, indices=n, return_predecessors=True)
-        dist[scale] = lengths[:n]
-        root = np.where(before[:n] == n, everyone, before[:n])
-        parent[scale] = np.where(before[:n] == n, -1, before[:n])
+    together = max(1, SMALL // (n + entries + 1))  # scales of a small graph share a call
+    for first in range(0, len(offsets), together):
+        some = slice(first, first + together)
+        k = len(offsets[some])
+        source, everyone = k * n, np.arange(k * n, dtype=np.int32)
+        copies = np.arange(k, dtype=np.int32)[:, None]
+        indices = np.concatenate([(adjacency.indices + n * copies).ravel(), everyone])
+        starts = np.append((adjacency.indptr[:-1] + entries * copies).ravel(), [k * entries, len(indices)])
+        lengths = np.concatenate([np.tile(adjacency.weights, k), offsets[some].ravel()])
+        graph = csr_array((lengths, indices, starts), shape=(source + 1, source + 1))
+        reach, before = (row[:source] for row in dijkstra(graph, indices=source, return_predecessors=True))
+        direct = before == source
+        root = np.where(direct, everyone, before)
         while not np.array_equal(above := root[root], root):  # pointer doubling
             root = above
-        center[scale] = root
+        dist[some] = reach.reshape(k, n)
+        parent[some] = np.where(direct, -1, before - n * (everyone // max(n, 1))).reshape(k, n)
+        center[some] = root.reshape(k, n) - n * copies
     return dist, parent, center

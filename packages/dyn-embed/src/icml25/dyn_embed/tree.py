@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def mix64(x: Any, salt: Any) -> Any:
     return z ^ (z >> 31)
 
 
+@lru_cache(2**14)
 def derive(salt: int, *labels: int) -> int:
     """A salt of its own for every sequence of labels."""
     for label in labels:
@@ -62,8 +64,16 @@ class Scales:
         self.omegas: Float[np.ndarray, " L"] = np.diff(heights)
 
     def inner(self) -> Scales:
-        """Scales of the smaller graph that the bootstrapping hands to the next level."""
-        return Scales(min(self.wmin, float(self.omegas[0])), 4 * self.cap)
+        """Scales of the smaller graph H that the bootstrapping hands to the next level: no longer than these.
+
+        Notes
+        -----
+        The cap C of a level need not bound the distances of H. A level keeps d_F(u, v) >= min(d(u, v), 2C): at level 1 two
+        vertices that meet at level j are D_j >= d(u, v) apart, and 2C at the root. Above, d_F(u, v) is the length below the
+        anchors and their distance in the tree of H, so by induction at least min(d_{T+I}(u, v), 2C), for the tree T with the
+        inserted edges I; a path in T + I is made of edges of I and pieces of T, each at least min(d(x, y), 2C) long.
+        """
+        return Scales(min(self.wmin, float(self.omegas[0])), self.cap)
 
 
 @dataclass
@@ -97,7 +107,8 @@ class Block:
         """Length of the tree's edges below the anchors between columns `left` and `right`: twice omega_i where both differ."""
         one, other = self.pendant[:, left], self.pendant[:, right]
         apart = self.nodes[:, left] != self.nodes[:, right]
-        return self.scales.omegas @ np.where(one & other, 2.0 * apart, one ^ other)
+        lengths = self.scales.omegas[:, None] * np.where(one & other, 2.0 * apart, one ^ other)
+        return np.cumsum(lengths, axis=0)[-1]  # sums in an order that no other pair changes
 
 
 def signs(nodes: UInt64[np.ndarray, "L k"], salts: UInt64[np.ndarray, " R"]) -> Float[np.ndarray, "R L k"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Int8
 
-from icml25.switchback.designs import Design, Number, as_integer
+from icml25.switchback.designs import Design, Number, as_design, as_integer
 from icml25.switchback.panel import NotIdentifiedError, Panel
 
 __all__ = ["difference_in_means", "horvitz_thompson", "ipw_switchback"]
@@ -81,9 +81,7 @@ def horvitz_thompson(panel: Panel, order: Number, design: Design) -> float:
     m, T = as_integer(order, "order", 0), panel.n_times
     if m >= T:
         raise ValueError(f"order must be below T = {T}, got {m}")
-    if not isinstance(design, Design):
-        raise TypeError(f"design must be a Design, got {type(design).__name__}")
-    coin, flip = design.coins(T)
+    coin, flip = as_design(design, "design").coins(T)
     A, total = panel.actions, 0.0
     for t in range(m, T):
         window = slice(t - m, t + 1)

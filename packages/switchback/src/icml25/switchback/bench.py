@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,11 @@ def baseline(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str,
     """Difference in means or inverse probabilities, replicate by replicate."""
     from icml25.switchback import Panel, difference_in_means, ipw_switchback
 
-    function = difference_in_means if params["estimator"] == "DIM" else ipw_switchback
+    function = {
+        "DIM": difference_in_means,
+        "DIM after 1": partial(difference_in_means, burn_in=1),  # of the three points of a block
+        "IPW": ipw_switchback,
+    }[params["estimator"]]
     panels = zip(arrays["states"], arrays["actions"], arrays["rewards"], strict=True)
     return {"estimates": np.array([function(Panel(*one)) for one in panels])}
 
@@ -101,7 +106,7 @@ def advise(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, A
     pilots = zip(arrays["states_pilot"], arrays["actions_pilot"], arrays["rewards_pilot"], strict=True)
     advice = []
     for index, one in enumerate(pilots):
-        options: dict[str, Any] = {"n_days": one[0].shape[0], "candidates": candidates, "n_boot": 50}
+        options: dict[str, Any] = {"n_days": one[0].shape[0], "candidates": candidates}
         report = recommend_design(pilot=Panel(*one), seed=1000 * params["seed"] + index, **options)
         advice.append(candidates.index(report.best))
     return {"recommended": np.array(advice)}
@@ -128,6 +133,7 @@ class Solver(BaseSolver):
             ("DRL", "AT1"),
             ("OLS", "AT3"),
             ("DIM", "AT3"),
+            ("DIM after 1", "AT3"),
             ("IPW", "AT3"),
             ("OLS", "AT6"),
             ("OLS in a loop", "AT6"),
@@ -146,7 +152,8 @@ class Solver(BaseSolver):
         if problem != "switchback":
             return True, "estimates treatment effects of switchback experiments"
         pilots, ranking = "rewards_pilot" in public, len(designs) > 2 and p > 0
-        studies = {"every": ranking and not pilots, "recommended": pilots, "predicted": p == 0}
+        compared = budget == "quick" and len(designs) == 2 and len(public[f"rewards_{designs[0]}"]) <= 500
+        studies = {"every": (ranking and not pilots) or compared, "recommended": pilots, "predicted": p == 0}
         if self.design in studies:
             return not studies[self.design], "not a data set for this study"
         if pilots or ranking or p == 0 or self.design not in designs:
@@ -157,6 +164,8 @@ class Solver(BaseSolver):
             return True, "one design will do"
         if budget != "paper" and (self.estimator == "IPW" or (self.estimator == "DIM" and self.design != "AT3")):
             return True, "left out of this budget"
+        if budget == "quick" and self.estimator in ("LSTD", "DRL"):
+            return True, "in the row of all three"
         one_estimator = len(public[f"rewards_{self.design}"]) > 500 and self.design != "AT3"
         return one_estimator and self.estimator != "OLS", "many replicates, for OLS"
 
@@ -169,7 +178,7 @@ class Solver(BaseSolver):
             self.function = study
             return
         self.arrays = {kind: public[f"{kind}_{self.design}"] for kind in ("states", "actions", "rewards")}
-        by_name = {"DIM": "baseline", "IPW": "baseline", "OLS in a loop": "loop"}
+        by_name = {"DIM": "baseline", "DIM after 1": "baseline", "IPW": "baseline", "OLS in a loop": "loop"}
         small = self.estimator == "OLS" and self.design in ("AD", "AT1") and len(self.arrays["rewards"]) <= 100
         self.function = by_name.get(self.estimator, "estimate_with_intervals" if small else "estimate")
 

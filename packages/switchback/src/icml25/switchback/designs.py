@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int, Int8
+from jaxtyping import Bool, Float, Int, Int8
 
 __all__ = ["Design", "alternating_day", "alternating_time", "bojinov", "regular_blocks", "uniform_random"]
 
@@ -22,6 +22,22 @@ def as_integer(value: object, name: str, low: int) -> int:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < low:
         raise ValueError(f"{name} must be an integer >= {low}, got {value!r}")
     return int(value)
+
+
+def as_real(value: object, name: str) -> float:
+    """``value`` as a finite float, or an error that names it."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not np.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def as_design(value: object, name: str) -> Design:
+    """``value`` if it is a Design, or a TypeError that says how to make one."""
+    if not isinstance(value, Design):
+        raise TypeError(f"{name} must be a Design such as Design('AT', 6), got {value!r}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -135,6 +151,17 @@ class Design:
             raise ValueError(f"{self} has 2^{n_coins} rows at n_times = {n_times}; at most 2^{_MAX_COINS} are listed")
         tosses = np.arange(2**n_coins)[:, None] >> np.arange(n_coins) & 1
         return (tosses[:, coin] ^ flip).astype(np.int8), np.full(2**n_coins, 0.5**n_coins)
+
+    def allows(self, actions: Int8[np.ndarray, "*days T"]) -> Bool[np.ndarray, "*days"]:
+        """Which days have a row of arms that this design can draw.
+
+        Parameters
+        ----------
+        actions : (..., T) of 0 and 1.
+        """
+        coin, flip = self.coins(actions.shape[-1])
+        toss = actions ^ flip.astype(np.int8)
+        return ((np.diff(toss, axis=-1) == 0) | (np.diff(coin) > 0)).all(-1)
 
     def correlation(self, n_times: Number) -> Float[np.ndarray, "T T"]:
         """c_ts = E[(2 A_t - 1)(2 A_s - 1)] within a day: what the errors' covariance is weighted by in Eqs. (2)-(3)."""

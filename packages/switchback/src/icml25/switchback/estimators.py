@@ -12,13 +12,14 @@ from jaxtyping import Float
 from numpy.polynomial import legendre
 from numpy.typing import ArrayLike
 
-from icml25.switchback.designs import Design, Number, Seed, as_integer
+from icml25.switchback.designs import Design, Number, Seed, as_design, as_integer, as_real
 from icml25.switchback.mdp import check_arms, check_rank, effects, fit_coefficients
-from icml25.switchback.panel import Panel, clusters
-from icml25.switchback.regression import least_squares
+from icml25.switchback.panel import Panel, as_arms, as_numbers, clusters
+from icml25.switchback.regression import regress
 
 __all__ = ["DRL", "LSTD", "OLS", "OverlapWarning", "UnstableLSTDWarning"]
 
+DAYS_PER_COLUMN = 5  # below, resamples of pairs are too often nearly collinear for the bootstrap
 CHUNK = 2**22  # numbers (32 MB) that a chunk of replicates may take: small chunks stay in the caches
 MAX_ROWS = 64
 
@@ -60,7 +61,9 @@ class _Estimator:
                     f"{type(self).__name__} has no parameter {name!r}; it has {list(self.get_params(False))}"
                 )
             if nested:
-                getattr(self, name).set_params(**{nested: value})
+                if not isinstance(inner := getattr(self, name), _Estimator):
+                    raise ValueError(f"{name} is {inner!r}, so {key!r} cannot be set; set {name} first")
+                inner.set_params(**{nested: value})
             else:
                 setattr(self, name, value)
         return self
@@ -92,6 +95,8 @@ class _Estimator:
         self._validate()
         check_arms(panel)
         out = self._check(panel, self._core(panel.states[None], panel.actions[None], panel.rewards[None]))
+        if not np.isfinite(out["ate"][0]):
+            raise ValueError(f"the estimate of {self} is {out['ate'][0]}: its values or density ratios overflow")
         self.ate_ = float(out["ate"][0])
         self.panel_ = panel
         self._keep(out)
@@ -110,22 +115,27 @@ class _Estimator:
         -------
         (R,), NaN where a replicate does not identify the effect.
         """
-        S, A, Y = np.asarray(states, dtype=np.float64), np.asarray(actions), np.asarray(rewards, dtype=np.float64)
+        S, Y = as_numbers(states, "states", copy=False), as_numbers(rewards, "rewards", copy=False)
+        A = as_arms(actions, "actions")
         if S.ndim != 4 or A.shape != S.shape[:3] or Y.shape != S.shape[:3]:
             raise ValueError(
                 f"states (R, n, T, p), actions and rewards (R, n, T) do not fit: {S.shape}, {A.shape}, {Y.shape}"
             )
-        if not (np.isfinite(S).all() and np.isfinite(Y).all() and ((A == 0) | (A == 1)).all()):
-            raise ValueError("states and rewards must be finite, and actions 0 or 1")
+        if min(S.shape[1:3]) < 1:
+            raise ValueError(f"states (R, n, T, p) must have n >= 1 days and T >= 1 times, got shape {S.shape}")
+        if not (np.isfinite(S).all() and np.isfinite(Y).all()):
+            raise ValueError("states and rewards must be finite")
         self._validate()
-        return self._estimate(S, A.astype(np.int8), Y)[0]
+        return self._estimate(S, A, Y)[0]
 
-    def std_error(self, method: str = "bootstrap", n_boot: Number = 200, seed: Seed = None) -> float:
+    def std_error(self, method: str | None = None, n_boot: Number = 200, seed: Seed = None) -> float:
         """Standard error of ``ate_``, from pairs of complementary days (single days where there are none).
 
         Parameters
         ----------
-        method : "bootstrap" resamples pairs, "jackknife" leaves one out at a time.
+        method : "bootstrap" resamples pairs, "jackknife" leaves one out at a time. None is the jackknife below five days for
+            each regressor (OLS: n < 5 (p + 2); LSTD and DRL: n < 10 (1 + features of the states)), where resamples of pairs
+            are nearly collinear and the bootstrap's error too large (it warns), and the bootstrap from there on.
         n_boot : resamples of the bootstrap, at least 2.
         seed : of the bootstrap.
 
@@ -136,7 +146,7 @@ class _Estimator:
         return float(resampled_errors(self, self._panel(), method, n_boot, seed)[0])
 
     def conf_int(
-        self, level: Number = 0.95, method: str = "bootstrap", n_boot: Number = 200, seed: Seed = None
+        self, level: Number = 0.95, method: str | None = None, n_boot: Number = 200, seed: Seed = None
     ) -> tuple[float, float]:
         """Normal confidence interval of the ATE.
 
@@ -145,7 +155,7 @@ class _Estimator:
         level : coverage, in (0, 1).
         method, n_boot, seed : as in ``std_error``.
         """
-        if not 0 < level < 1:
+        if not 0 < as_real(level, "level") < 1:
             raise ValueError(f"level must be in (0, 1), got {level!r}")
         half = NormalDist().inv_cdf((1 + float(level)) / 2) * self.std_error(method, n_boot, seed)
         return self.ate_ - half, self.ate_ + half
@@ -158,7 +168,7 @@ class _Estimator:
     def _estimate(self, S: np.ndarray, A: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """ATE and indirect effect of each replicate, NaN where it is not identified."""
         R, n, T, p = S.shape
-        chunk = max(1, CHUNK // (n * T * (2 * p + 2) * self._copies()))
+        chunk = max(1, CHUNK // (n * T * (2 * p + 2) * self._copies(A)))
         ate, indirect = np.empty(R), np.full(R, np.nan)
         for start in range(0, R, chunk):
             part = slice(start, start + chunk)
@@ -186,18 +196,33 @@ class _Estimator:
     def _keep(self, out: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _copies(self) -> int:
+    def _columns(self, p: int, T: int) -> Number:
+        """Coefficients that the days of one time point determine, in both arms."""
+        raise NotImplementedError
+
+    def _copies(self, A: np.ndarray) -> int:
+        """Arrays of the size of the data that a replicate takes."""
         return 4
 
 
 def resampled_errors(
-    estimator: _Estimator, panel: Panel, method: str, n_boot: Number, seed: Seed
+    estimator: _Estimator, panel: Panel, method: str | None, n_boot: Number, seed: Seed
 ) -> tuple[float, float]:
     """Standard errors of the ATE and of the indirect effect over pairs of complementary days."""
     groups = clusters(panel.actions)
     G = len(groups)
     if G < 2:
         raise ValueError(f"standard errors need at least 2 pairs of days, got {G}")
+    columns = estimator._columns(panel.n_states, panel.n_times)
+    few = panel.n_days < DAYS_PER_COLUMN * columns
+    if method is None:
+        method = "jackknife" if few else "bootstrap"
+    elif method == "bootstrap" and few:
+        warnings.warn(
+            f"{panel.n_days} days are fewer than {DAYS_PER_COLUMN} for each of {columns:g} regressors: resamples are nearly "
+            "collinear and the bootstrap's error is too large; use method='jackknife'",
+            stacklevel=4,
+        )
     if method == "bootstrap":
         B = as_integer(n_boot, "n_boot", 2)
         picks = np.random.default_rng(seed).integers(G, size=(B, G))
@@ -252,7 +277,7 @@ class OLS(_Estimator):
         _non_negative(self.ridge, "ridge")
 
     def _core(self, S: np.ndarray, A: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
-        fit = fit_coefficients(S, A, Y, ridge=float(self.ridge))
+        fit = fit_coefficients(S, A, Y, ridge=float(self.ridge), residuals=False)
         direct, indirect = effects(fit.beta, fit.gamma, fit.Phi, fit.Gamma)
         return {"ate": direct + indirect, "direct": direct, "indirect": indirect, "fit": fit}
 
@@ -268,6 +293,9 @@ class OLS(_Estimator):
 
     def _identified(self, out: dict[str, Any], n: int, p: int) -> np.ndarray:
         return (out["fit"].rank == p + 1).all(1) & (n >= p + 2 or self.ridge > 0)
+
+    def _columns(self, p: int, T: int) -> Number:
+        return p + 2
 
     def _keep(self, out: dict[str, Any]) -> None:
         self.direct_effect_, self.indirect_effect_ = float(out["direct"][0]), float(out["indirect"][0])
@@ -313,7 +341,8 @@ class LSTD(_Estimator):
 
     V^a_t(s) = phi_t(s)' theta^a_t from the rows of arm a. pooling="none": theta_t regresses Y_t + V_{t+1}(S_{t+1}) on
     phi_t(S_t), backwards in t. pooling="time": one regression over all times (the paper's code), theta = sum_{j<T} M^j b
-    with M = S0^-1 S1, b = S0^-1 r. ATE = (mean V^1_1 - mean V^0_1) / T.
+    with M = S0^-1 S1, b = S0^-1 r, of rewards less their mean over all days at each time (which both arms' values get back:
+    without it a constant added to the rewards would change the estimate). ATE = (mean V^1_1 - mean V^0_1) / T.
 
     Parameters
     ----------
@@ -358,25 +387,21 @@ class LSTD(_Estimator):
         pooled = self.pooling == "time"
         basis = _Basis(S, int(self.degree), int(self.time_degree), minmax=pooled or int(self.degree) > 1)
         F = basis(S)
+        learn = self._pooled if pooled else self._by_time
+        learned = {a: learn(F, np.equal(A, a), Y) for a in (0, 1)}
+        theta, found = ({a: pair[i] for a, pair in learned.items()} for i in (0, 1))
         if pooled:
-            learned = {a: self._pooled(F, np.equal(A, a), Y) for a in (0, 1)}
-            radius = {a: r for a, (_, r) in learned.items()}
-            _warn_if_unstable(max(float(r.max()) for r in radius.values()), A)
-            return {a: theta for a, (theta, _) in learned.items()}, basis, {"radius": radius}
-        learned = {a: self._by_time(F, np.equal(A, a), Y) for a in (0, 1)}
-        return {a: theta for a, (theta, _) in learned.items()}, basis, {"rank": {a: r for a, (_, r) in learned.items()}}
+            _warn_if_unstable(max(float(np.nan_to_num(radius).max()) for radius in found.values()), A)
+            return theta, basis, {"radius": found, "full": np.isfinite(found[0] + found[1])}
+        full = [(rank == F.shape[-1]).all(1) | bool(self.ridge) for rank in found.values()]
+        return theta, basis, {"rank": found, "full": full[0] & full[1]}
 
     def _value(self, theta: dict[int, np.ndarray], F: np.ndarray) -> dict[int, np.ndarray]:
         return {a: np.einsum("rntk,rtk->rnt", F, th[..., :-1]) + th[:, None, :, -1] for a, th in theta.items()}
 
     def _by_time(self, F: np.ndarray, chosen: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        R, n, T, k = F.shape
-        X = np.array(F.transpose(0, 2, 3, 1), order="C")
-        targets = np.zeros((R, T, 1 + k, n))
-        targets[:, :, 0] = Y.transpose(0, 2, 1)
-        targets[:, :-1, 1:] = X[:, 1:]
-        weight = chosen.transpose(0, 2, 1).astype(np.float64)
-        fit = least_squares(X, targets, weight, ridge=float(self.ridge or 0))
+        R, _n, T, k = F.shape
+        fit = regress([F], Y, k, arm=chosen, ridge=float(self.ridge or 0))
         theta = np.zeros((R, T, k + 1))
         after = np.zeros((R, k + 1))  # theta_{T+1} = 0
         for t in reversed(range(T)):
@@ -388,27 +413,33 @@ class LSTD(_Estimator):
     def _pooled(self, F: np.ndarray, chosen: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         R, n, T, k = F.shape
         phi = np.concatenate([F, np.ones((R, n, T, 1))], axis=-1)
+        level = Y.mean(1)
         mine = phi * chosen[..., None]
         flat = mine.reshape(R, n * T, k + 1).swapaxes(1, 2)
         S0 = flat @ phi.reshape(R, n * T, k + 1)
         S1 = mine[:, :, :-1].reshape(R, -1, k + 1).swapaxes(1, 2) @ phi[:, :, 1:].reshape(R, -1, k + 1)
-        r = flat @ Y.reshape(R, n * T, 1)
+        r = flat @ (Y - level[:, None]).reshape(R, n * T, 1)
         ridge = 1e-6 * np.trace(S0, axis1=1, axis2=2) / (k + 1) if self.ridge is None else np.full(R, float(self.ridge))
         S0 = S0 + ridge[:, None, None] * np.diag(np.r_[np.ones(k), 0.0])
-        try:
-            solved = np.linalg.solve(S0, np.concatenate([S1, r], axis=-1))
-        except np.linalg.LinAlgError as error:
-            raise ValueError(f"the {k + 1} features of pooled LSTD are collinear; use ridge > 0") from error
+        unit = np.sqrt(np.maximum(np.einsum("rii->ri", S0), np.finfo(float).tiny))
+        S0 = S0 / unit[:, :, None] / unit[:, None]
+        singular = np.linalg.eigvalsh(S0)[:, 0] < 1e-13
+        S0[singular] = np.eye(k + 1)
+        solved = np.linalg.solve(S0, np.concatenate([S1, r], axis=-1) / unit[:, :, None]) / unit[:, :, None]
         M, b = solved[..., :-1], solved[..., -1:]
         theta = np.zeros((R, T, k + 1))
         v = np.zeros_like(b)
         for t in reversed(range(T)):  # Horner: after j + 1 steps v = sum_{i<=j} M^i b, the value of j + 1 points to go
             v = b + M @ v
             theta[:, t] = v[..., 0]
-        return theta, np.abs(np.linalg.eigvals(M)).max(axis=1)
+        theta[..., -1] += np.cumsum(level[:, ::-1], axis=1)[:, ::-1]
+        radius = np.abs(np.linalg.eigvals(M)).max(axis=1)
+        return theta, np.where(singular, np.nan, radius)
 
     def _check(self, panel: Panel, out: dict[str, Any]) -> dict[str, Any]:
         if self.pooling == "time":
+            if not out["full"][0]:
+                raise ValueError(f"the features of pooled {self} are collinear; use a larger ridge")
             return out
         q = panel.n_states * int(self.degree) + 1
         for a in (0, 1):
@@ -429,17 +460,18 @@ class LSTD(_Estimator):
         return out
 
     def _identified(self, out: dict[str, Any], n: int, p: int) -> np.ndarray:
-        if self.pooling == "time":
-            return np.isfinite(out["ate"])
-        full = [(rank == p * int(self.degree)).all(1) | bool(self.ridge) for rank in out["rank"].values()]
-        return full[0] & full[1]
+        return out["full"] & np.isfinite(out["ate"])
+
+    def _columns(self, p: int, T: int) -> Number:
+        pooled = self.pooling == "time"
+        return 2 * (p * int(self.degree) + int(self.time_degree) + 1) / (T if pooled else 1)
 
     def _keep(self, out: dict[str, Any]) -> None:
         self.values_ = {a: value[0] for a, value in out["values"].items()}
         if "radius" in out:
             self.spectral_radius_ = {a: float(radius[0]) for a, radius in out["radius"].items()}
 
-    def _copies(self) -> int:
+    def _copies(self, A: np.ndarray) -> int:
         return 4 * max(1, int(self.degree))
 
 
@@ -458,7 +490,7 @@ class DRL(_Estimator):
     clip : largest ratio; None (default) clips nothing.
     self_normalize : divide the ratios by their mean over days at each time. Default False.
     cross_fit : folds of neighbouring pairs of days; V and w of a fold are learnt on the others. Default 1, none.
-    design : Design whose rows a day can get; None (default) takes the rows of the table itself, as is done for designs with
+    design : Design whose rows a day can get, and every day of the table must have; None (default) takes the rows of the table itself, as is done for designs with
         more than 64 rows. Of a table with more than 64 different rows the mixture is replaced by one Gaussian with its moments.
 
     Attributes
@@ -488,19 +520,23 @@ class DRL(_Estimator):
 
     def _validate(self) -> None:
         self._lstd()._validate()
+        if self.design is not None:
+            as_design(self.design, "design")
         if self.density != "gaussian":
             raise ValueError(f"density must be 'gaussian', got {self.density!r}")
         if self.smooth not in ("none", "local"):
             raise ValueError(f"smooth must be 'none' or 'local', got {self.smooth!r}")
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and not as_real(self.clip, "clip") > 0:
             raise ValueError(f"clip must be positive or None, got {self.clip!r}")
         as_integer(self.cross_fit, "cross_fit", 1)
 
     def _lstd(self) -> LSTD:
-        return LSTD() if self.value is None else self.value
+        if not isinstance(self.value, (LSTD, type(None))):
+            raise TypeError(f"value must be an LSTD or None, got {self.value!r}")
+        return self.value or LSTD()
 
     def _core(self, S: np.ndarray, A: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
-        R, n, T, p = S.shape
+        R, n, T, _p = S.shape
         folds = int(self.cross_fit)
         pair = np.arange(n) // 2
         if folds > pair[-1] + 1:
@@ -519,8 +555,7 @@ class DRL(_Estimator):
                 values[a][:, test] = value
             for a, ratio in self._ratios(data, S[:, test], A[:, test], rows, probs).items():
                 ratios[a][:, test] = ratio
-            if "rank" in out:
-                full &= self._lstd()._identified(out, int(train.sum()), p)
+            full &= out["full"]
         ess = {}
         for a, w in ratios.items():
             total = w.sum(1)
@@ -542,7 +577,12 @@ class DRL(_Estimator):
     def _rows(self, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows (R, K, T) that a day can get and their probabilities (R, K); rows that pad have probability 0."""
         R, n, T = A.shape
-        if self.design is not None and self.design.coins(T)[0][-1] + 1 <= np.log2(MAX_ROWS):
+        if self.design is not None and not (allowed := self.design.allows(A)).all():
+            day = int(np.argwhere(~allowed)[0, 1])
+            raise ValueError(
+                f"design = {self.design} never draws the arms of day {day} (of {n}): {A[~allowed][0][:12]}.."
+            )
+        if self._n_rows(T) <= MAX_ROWS and self.design is not None:
             rows, probs = self.design.rows_and_probs(T)
             return np.broadcast_to(rows, (R, *rows.shape)), np.broadcast_to(probs, (R, len(probs)))
         found = [np.unique(table, axis=0, return_counts=True) for table in A]
@@ -551,6 +591,10 @@ class DRL(_Estimator):
         for r, (table, counts) in enumerate(found):
             rows[r, : len(table)], probs[r, : len(table)] = table, counts / n
         return rows, probs
+
+    def _n_rows(self, T: int) -> Number:
+        """Rows that the design has, as far as it is given."""
+        return np.inf if self.design is None else 2.0 ** (self.design.coins(T)[0][-1] + 1)
 
     def _ratios(
         self,
@@ -578,10 +622,11 @@ class DRL(_Estimator):
         covariance = np.empty((R, T, p, p))
         gap = first - first.mean(1, keepdims=True)
         covariance[:, 0] = np.einsum("rnj,rnk->rjk", gap, gap) / (N - 1)
-        for t in range(T - 1):
-            drift = phi0[:, None, t] + arms[:, :, t, None] * Gamma[:, None, t]
-            means[:, :, t + 1] = means[:, :, t] @ Phi[:, t].swapaxes(1, 2) + drift
-            covariance[:, t + 1] = Phi[:, t] @ covariance[:, t] @ Phi[:, t].swapaxes(1, 2) + Q
+        with np.errstate(over="ignore", invalid="ignore"):  # an explosive transition: no finite ratios
+            for t in range(T - 1):
+                drift = phi0[:, None, t] + arms[:, :, t, None] * Gamma[:, None, t]
+                means[:, :, t + 1] = means[:, :, t] @ Phi[:, t].swapaxes(1, 2) + drift
+                covariance[:, t + 1] = Phi[:, t] @ covariance[:, t] @ Phi[:, t].swapaxes(1, 2) + Q
 
         ratios = {}
         for a in (0, 1):
@@ -615,13 +660,19 @@ class DRL(_Estimator):
     def _identified(self, out: dict[str, Any], n: int, p: int) -> np.ndarray:
         return out["full"] & np.isfinite(out["ate"])
 
+    def _columns(self, p: int, T: int) -> Number:
+        return self._lstd()._columns(p, T)
+
     def _keep(self, out: dict[str, Any]) -> None:
         self.values_ = {a: value[0] for a, value in out["values"].items()}
         self.ratios_ = {a: ratio[0] for a, ratio in out["ratios"].items()}
         self.ess_ = {a: ess[0] for a, ess in out["ess"].items()}
 
-    def _copies(self) -> int:
-        return 16 if self.design is None else MAX_ROWS
+    def _copies(self, A: np.ndarray) -> int:
+        rows = self._n_rows(A.shape[-1])
+        if rows > MAX_ROWS and len(A):
+            rows = len(np.unique(A[0], axis=0))
+        return self._lstd()._copies(A) + (int(rows) if rows <= MAX_ROWS else 0)
 
 
 def _warn_if_unstable(radius: float, A: np.ndarray) -> None:
@@ -638,7 +689,7 @@ def _warn_if_unstable(radius: float, A: np.ndarray) -> None:
 
 def _warn_of_overlap(largest: dict[int, np.ndarray], ess: dict[int, np.ndarray]) -> None:
     for a, ratio in largest.items():
-        r, t = np.unravel_index(np.argmax(ratio), ratio.shape)
+        r, t = np.unravel_index(np.argmax(np.nan_to_num(ratio, posinf=np.inf)), ratio.shape)
         if ratio[r, t] > 1e6:
             warnings.warn(
                 f"the largest density ratio of arm {a} is {ratio[r, t]:.3g} at t = {t}, where {ess[a][r, t]:.3g} days are "
@@ -653,14 +704,19 @@ def _log_density(S: np.ndarray, means: np.ndarray, covariance: np.ndarray) -> np
     p = S.shape[-1]
     if p == 0:
         return np.zeros((*means.shape[:2], *S.shape[1:3]))
-    level = np.trace(covariance, axis1=-2, axis2=-1)[..., None, None] / p
-    factor = np.linalg.cholesky(covariance + (1e-12 * level + np.finfo(float).tiny) * np.eye(p))
-    inverse = np.linalg.inv(factor)
-    whitened = np.einsum("rtjk,rntk->rntj", inverse, S)
-    centres = np.einsum("rtjk,rctk->rctj", inverse, means)
+    finite = np.asarray(np.isfinite(covariance).all((-2, -1)))
+    variance = np.where(finite[..., None], np.diagonal(covariance, axis1=-2, axis2=-1), 1)
+    unit = np.sqrt(np.where(variance > 0, variance, 1))
+    correlation = np.where(finite[..., None, None], covariance, np.eye(p)) / unit[..., None] / unit[..., None, :]
+    values, vectors = np.linalg.eigh(correlation)
+    values = np.maximum(values, 1e-12)  # nearly collinear states: rounding makes the least eigenvalues
+    whiten = (vectors / np.sqrt(values)[..., None, :]).swapaxes(-1, -2) / unit[..., None, :]
+    origin = means[:, :1]
+    whitened = np.einsum("rtjk,rntk->rntj", whiten, S - origin[:, 0, None])
+    centres = np.einsum("rtjk,rctk->rctj", whiten, means - origin)
     distance = ((whitened[:, None] - centres[:, :, None]) ** 2).sum(-1)
-    logdet = np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(-1)
-    return -0.5 * distance - logdet[:, None, None]
+    logdet = 0.5 * np.log(values).sum(-1) + np.log(unit).sum(-1)
+    return np.where(finite[:, None, None], -0.5 * distance - logdet[:, None, None], np.nan)
 
 
 def _log_sum_exp(x: np.ndarray) -> np.ndarray:
@@ -690,6 +746,6 @@ def _smooth_over_time(series: Float[np.ndarray, "R steps *rest"]) -> Float[np.nd
     return np.moveaxis(best.reshape(T1, series.shape[0], *series.shape[2:]), 0, 1)
 
 
-def _non_negative(value: Number, name: str) -> None:
-    if not 0 <= value < np.inf:
+def _non_negative(value: object, name: str) -> None:
+    if as_real(value, name) < 0:
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")

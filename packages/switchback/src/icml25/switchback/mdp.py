@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Float, Int, Int8
 from numpy.typing import ArrayLike
 
-from icml25.switchback.designs import Number, Seed, as_integer
-from icml25.switchback.panel import NotIdentifiedError, Panel, as_arms
-from icml25.switchback.regression import least_squares
+from icml25.switchback.designs import Number, Seed, as_integer, as_real
+from icml25.switchback.panel import NotIdentifiedError, Panel, as_arms, as_numbers
+from icml25.switchback.regression import regress
 
 __all__ = ["LinearMDP", "NonlinearMDP", "paper_mdp"]
 
 
 class Coefficients(NamedTuple):
-    """Fits of R panels: coefficients of reward and transition, their residuals, and the rank at each time."""
+    """Fits of R panels: coefficients of reward and transition, their residuals where wanted, and the rank at each time."""
 
     beta0: Float[np.ndarray, "R T"]
     beta: Float[np.ndarray, "R T p"]
@@ -35,16 +35,12 @@ def fit_coefficients(
     actions: Int8[np.ndarray, "R n T"],
     rewards: Float[np.ndarray, "R n T"],
     ridge: float = 0.0,
+    residuals: bool = True,
 ) -> Coefficients:
-    """Regress, at every t, the reward and the next state on (1, state, action)."""
-    R, n, T, p = states.shape
-    X = np.empty((R, T, p + 1, n))
-    X[:, :, :p] = states.transpose(0, 2, 3, 1)
-    X[:, :, p] = actions.transpose(0, 2, 1)
-    Y = np.zeros((R, T, p + 1, n))
-    Y[:, :, 0] = rewards.transpose(0, 2, 1)
-    Y[:, :-1, 1:] = X[:, 1:, :p]
-    fit = least_squares(X, Y, ridge=ridge)
+    """Regress, at every t, the reward and the next state on (1, state, action); residuals=False leaves those empty."""
+    R, _n, T, p = states.shape
+    fit = regress([states, actions[..., None]], rewards, p, ridge=ridge, residuals=residuals)
+    left = np.empty((R, T, 1 + p, 0)) if fit.residuals is None else fit.residuals
     to_reward, to_state = fit.coef[:, :, 0], fit.coef[:, :-1, 1:]
     return Coefficients(
         fit.intercept[:, :, 0],
@@ -53,8 +49,8 @@ def fit_coefficients(
         fit.intercept[:, :-1, 1:],
         to_state[..., :p],
         to_state[..., p],
-        fit.residuals[:, :, 0],
-        fit.residuals[:, :-1, 1:],
+        left[:, :, 0],
+        left[:, :-1, 1:],
         fit.rank,
     )
 
@@ -88,7 +84,7 @@ def square_root(covariance: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"
 
 def as_covariance(values: ArrayLike, name: str, size: int | None = None) -> Float[np.ndarray, "k k"]:
     """A symmetric positive semidefinite matrix, or a ValueError with its smallest eigenvalue."""
-    matrix = np.array(values, dtype=np.float64)
+    matrix = as_numbers(values, name)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or (size is not None and len(matrix) != size):
         wanted = "square" if size is None else f"({size}, {size})"
         raise ValueError(f"{name} must be {wanted}, got shape {matrix.shape}")
@@ -146,7 +142,7 @@ class LinearMDP:
         m1: ArrayLike,
         C1: ArrayLike,
     ) -> None:
-        slopes = np.array(beta, dtype=np.float64)
+        slopes = as_numbers(beta, "beta")
         if slopes.ndim != 2 or len(slopes) < 1:
             raise ValueError(f"beta must have shape (T >= 1, p), got {slopes.shape}")
         T, p = slopes.shape
@@ -160,7 +156,7 @@ class LinearMDP:
             "m1": (m1, (p,)),
         }
         for name, (values, shape) in shaped.items():
-            array = np.array(values, dtype=np.float64)
+            array = as_numbers(values, name)
             if array.shape != shape:
                 raise ValueError(f"{name} must have shape {shape} (T = {T}, p = {p} by beta), got {array.shape}")
             if not np.isfinite(array).all():
@@ -371,9 +367,7 @@ def paper_mdp(
     LinearMDP, or NonlinearMDP.
     """
     T, p = as_integer(T, "T", 1), as_integer(p, "p", 0)
-    delta, rho = float(delta), float(rho)
-    if not np.isfinite(delta):
-        raise ValueError(f"delta must be finite, got {delta}")
+    delta, rho = as_real(delta, "delta"), as_real(rho, "rho")
     if not -1 < rho <= 1 or (rho < 0 and errors != "ar"):
         raise ValueError(f"rho must be in [0, 1], or in (-1, 1] with errors='ar'; got {rho} with errors={errors!r}")
     lag = np.abs(np.subtract.outer(np.arange(T), np.arange(T)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NotIdentifiedError", "Panel"]
 
+_HUGE = 1e100
+_SORTABLE = (r"\d{4}-\d\d-\d\d", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?", r"\d\d:\d\d(:\d\d)?", r"\d+")
+
 
 class NotIdentifiedError(ValueError):
     """The panel does not determine the effect: some arm or some window of arms never occurs."""
@@ -28,15 +32,15 @@ class Panel:
 
     Parameters
     ----------
-    states : (n, T, p) finite numbers, observed before the action; p may be 0.
+    states : (n, T, p) finite numbers below 1e100, observed before the action; p may be 0.
     actions : (n, T) of 0 and 1 (or booleans), 1 where the treatment is on.
-    rewards : (n, T) finite numbers.
-    days, times : labels of the n days and T time points; default 0, 1, 2, ...
+    rewards : (n, T) finite numbers below 1e100.
+    days, times : different labels of the n days and T time points; default 0, 1, 2, ...
 
     Raises
     ------
-    ValueError: a shape does not fit, n < 2, T < 1, a value is not finite (the first day and time are named), or an action
-        is neither 0 nor 1.
+    ValueError: a shape does not fit, n < 2, T < 1, a value is masked or not finite (the first day and time are named), a label
+        comes twice, or an action is neither 0 nor 1.
     """
 
     states: Float[np.ndarray, "n T p"]
@@ -53,21 +57,24 @@ class Panel:
         days: ArrayLike | None = None,
         times: ArrayLike | None = None,
     ) -> None:
-        rewards = _numbers(rewards, "rewards")
+        rewards = as_numbers(rewards, "rewards")
         if rewards.ndim != 2 or rewards.shape[0] < 2 or rewards.shape[1] < 1:
             raise ValueError(f"rewards must have shape (n >= 2 days, T >= 1 times), got {rewards.shape}")
         n, T = rewards.shape
-        states = _numbers(states, "states")
+        states = as_numbers(states, "states")
         if states.ndim != 3 or states.shape[:2] != (n, T):
             hint = "; a single covariate needs states[:, :, None]" if states.shape == (n, T) else ""
             raise ValueError(f"states must have shape (n, T, p) = ({n}, {T}, p) like rewards, got {states.shape}{hint}")
-        actions = np.asarray(actions)
-        if actions.shape != (n, T):
-            raise ValueError(f"actions must have shape (n, T) = ({n}, {T}) like rewards, got {actions.shape}")
+        arms = as_arms(actions, "actions")
+        if arms.shape != (n, T):
+            raise ValueError(f"actions must have shape (n, T) = ({n}, {T}) like rewards, got {arms.shape}")
         for name, given, size in (("days", days, n), ("times", times, T)):
             labels = np.arange(size) if given is None else np.array(given)
             if labels.shape != (size,):
                 raise ValueError(f"{name} must have shape ({size},), got {labels.shape}")
+            if len(different := set(labels.tolist())) < size:
+                twice = next(label for label in different if labels.tolist().count(label) > 1)
+                raise ValueError(f"{name} must be different labels, got {twice!r} more than once")
             labels.setflags(write=False)
             object.__setattr__(self, name, labels)
         for name, array in (("states", states), ("rewards", rewards)):
@@ -78,7 +85,7 @@ class Panel:
                 )
         object.__setattr__(self, "states", states)
         object.__setattr__(self, "rewards", rewards)
-        object.__setattr__(self, "actions", as_arms(actions, "actions"))
+        object.__setattr__(self, "actions", arms)
         for array in (self.states, self.actions, self.rewards):
             array.setflags(write=False)
 
@@ -119,7 +126,8 @@ class Panel:
         ----------
         frame : pandas DataFrame (``pip install icml25-switchback[pandas]``).
         time : column with the time within the day, or, with day=None, with timestamps, which are split into date and
-            time of day in their own time zone.
+            time of day in their own time zone. Times and days are put in the order of numbers, dates, clock times or
+            periods, or of an ordered categorical; text must be ISO dates, 24-hour clock times or digits, with leading zeros.
         reward : column of rewards.
         action : column of arms: 0/1, booleans, or any two labels with ``treated``; None is an A/A history, all arm 0.
         states : columns of state covariates, numbers or booleans.
@@ -132,8 +140,12 @@ class Panel:
 
         Raises
         ------
-        ValueError: a column is missing or doubled; a cell is missing, repeated or not finite; the labels of the arms are
-            not understood. Cells are named, at most five, with their count.
+        ValueError: a column is missing or doubled; a cell is missing, repeated or not finite; the labels of the arms, or the
+            order of times or days, are not understood. Cells are named, at most five, with their count.
+
+        Warns
+        -----
+        UserWarning: days or times that can be counted have gaps.
         """
         try:
             import pandas as pd
@@ -169,7 +181,8 @@ class Panel:
                 cells = ", ".join(f"({days[c // T]}, {times[c % T]})" for c in np.flatnonzero(bad)[:5])
                 hint = "" if bad.sum() < n * T / 2 else f"; is {time!r} the time within the day?"
                 raise ValueError(f"{int(bad.sum())} of {n} x {T} (day, time) cells are {what}: {cells}{hint}")
-        _warn_of_gaps(days)
+        _warn_of_gaps(days, "days", "; days are paired for standard errors where neighbours have complementary arms")
+        _warn_of_gaps(times, "times", "")
 
         order = np.empty(n * T, dtype=np.int64)
         order[day_codes * T + time_codes] = np.arange(n * T)
@@ -201,13 +214,33 @@ class Panel:
 
 def as_arms(values: ArrayLike, name: str) -> Int8[np.ndarray, ...]:
     """Arms as int8, or a ValueError that names what is neither 0 nor 1."""
-    array = np.asarray(values)
+    array = _unmasked(values, name)
     if array.dtype.kind not in "biufO":
         raise ValueError(f"{name} must be 0 or 1, got dtype {array.dtype}, such as {array.ravel()[:1]}")
     wrong = ~((array == 0) | (array == 1))
     if wrong.any():
         raise ValueError(f"{name} must be 0 or 1, got {sorted({str(value) for value in array[wrong]})[:5]}")
     return array.astype(np.int8)
+
+
+def as_numbers(values: Any, name: str, copy: bool = True) -> Float[np.ndarray, ...]:
+    """Values as float64, or a ValueError that says what else came."""
+    array = _unmasked(values, name)
+    if array.dtype.kind not in "biufO":
+        raise ValueError(f"{name} must be real numbers, got dtype {array.dtype}")
+    try:
+        array = array.astype(np.float64, copy=copy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be real numbers: {error}") from error
+    if _HUGE <= (size := max(array.max(initial=0), -array.min(initial=0))) < np.inf:
+        raise ValueError(f"{name} must be below {_HUGE:g} in size, got {size:.3g}; their squares would overflow")
+    return array
+
+
+def _unmasked(values: Any, name: str) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} has {int(np.ma.getmaskarray(values).sum())} masked value(s); every cell is needed")
+    return np.asarray(values)
 
 
 def clusters(actions: Int8[np.ndarray, "n T"]) -> list[np.ndarray]:
@@ -220,47 +253,37 @@ def clusters(actions: Int8[np.ndarray, "n T"]) -> list[np.ndarray]:
     return found
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biufO":
-        raise ValueError(f"{name} must be real numbers, got dtype {array.dtype}")
-    try:
-        return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be real numbers: {error}") from error
-
-
-def _sorted_codes(column: Any, name: str) -> tuple[np.ndarray, " Any"]:
-    """Codes and sorted labels; categories keep their order only where they are ordered."""
+def _sorted_codes(column: Any, name: str) -> tuple[np.ndarray, Any]:
+    """Codes and labels in order of time, or a ValueError where that order is not known."""
     import pandas as pd
 
-    if isinstance(column.dtype, pd.CategoricalDtype) and not column.dtype.ordered:
-        column = column.astype(column.cat.categories.dtype)
+    advice = f"make {name!r} an ordered categorical (pd.Categorical(..., categories=[...], ordered=True)), numbers or datetimes"
+    categories = None
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        categories = column.cat.remove_unused_categories().cat.categories
+        if column.cat.ordered:
+            return pd.factorize(column, sort=True)[0], np.asarray(categories)
+        column = column.astype(categories.dtype)
     try:
         codes, labels = pd.factorize(column, sort=True)
     except TypeError as error:
         raise ValueError(f"column {name!r} mixes labels that cannot be ordered: {error}") from error
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        labels = np.asarray(labels)
-    elif all(isinstance(label, str) for label in labels):
-        natural = sorted(
-            labels,
-            key=lambda label: [
-                (part.isdigit(), int(part) if part.isdigit() else part) for part in re.split(r"(\d+)", label)
-            ],
-        )
-        for label, meant in zip(labels, natural, strict=True):
-            if label != meant:
-                raise ValueError(
-                    f"column {name!r} holds text in which {label!r} sorts before {meant!r}; pass numbers or times"
-                )
+    if categories is not None and list(categories) != list(labels):
+        raise ValueError(f"column {name!r} is unordered with categories {list(categories[:5])}, not sorted; {advice}")
+    if len(labels) > 1 and any(isinstance(label, (str, bytes)) for label in labels):
+        same_length = len({len(str(label)) for label in labels}) == 1
+        if not (same_length and any(all(re.fullmatch(form, str(label)) for label in labels) for form in _SORTABLE)):
+            raise ValueError(
+                f"column {name!r} holds text whose order in time is not known, {list(labels[:3])}; {advice}"
+            )
     return codes, labels
 
 
 def _column(column: Any, name: str) -> np.ndarray:
     import pandas as pd
 
-    if not (pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)):
+    dtype = column.dtype
+    if not (pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_object_dtype(dtype)) or dtype.kind == "c":
         raise ValueError(f"column {name!r} must hold numbers, got dtype {column.dtype}")
     try:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -283,15 +306,30 @@ def _arms_of_column(column: Any, name: str, treated: object) -> np.ndarray:
     return (column.astype(object) == treated).to_numpy(dtype=np.int8)
 
 
-def _warn_of_gaps(days: Any) -> None:
-    """Warn where the days are dates or integers that do not follow each other evenly."""
-    if getattr(days, "dtype", np.dtype(object)).kind not in "iuM" or len(days) < 3:
-        return
-    steps = days[1:] - days[:-1]
-    wide = np.flatnonzero(steps > steps.min())
-    if len(wide):
+def _warn_of_gaps(labels: Any, name: str, hint: str) -> None:
+    """Warn where labels that can be counted do not follow each other evenly."""
+    steps = np.diff([_count(label) for label in labels])
+    least = steps.min(initial=np.inf)
+    wide = np.flatnonzero(steps > least * (1 + 1e-9))
+    if least > 0 and len(wide):
         warnings.warn(
-            f"the days have {len(wide)} gap(s), the first after {days[wide[0]]}; nothing is filled in, and days are paired "
-            "for standard errors where neighbours have complementary arms",
+            f"the {name} have {len(wide)} gap(s), the first after {labels[wide[0]]}; nothing is filled in{hint}",
             stacklevel=3,
         )
+
+
+def _count(label: Any) -> float:
+    """A number that grows evenly with time, NaN for labels that have none."""
+    import pandas as pd
+
+    text = str(label)
+    try:
+        if isinstance(label, pd.Period):
+            return float(label.ordinal)
+        if isinstance(label, (datetime.date, np.datetime64)) or re.match(r"\d{4}-\d\d-\d\d|(19|20)\d{6}$", text):
+            return float(pd.Timestamp(text).tz_localize(None).value)
+        if re.match(r"\d\d:\d\d", text):
+            return pd.Timedelta(text if text.count(":") > 1 else f"{text}:00").total_seconds()
+        return float(label)
+    except (TypeError, ValueError):
+        return np.nan

@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from icml25.switchback.designs import Design, Number, Seed, as_integer
+from icml25.switchback.designs import Design, Number, Seed, as_design, as_integer
 from icml25.switchback.estimators import CHUNK, DRL, LSTD, OLS, resampled_errors
 from icml25.switchback.mdp import LinearMDP, as_covariance, check_arms, check_rank, square_root
 from icml25.switchback.panel import NotIdentifiedError, Panel
-from icml25.switchback.regression import least_squares
+from icml25.switchback.regression import regress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,13 +57,13 @@ def reward_residuals(panel: Panel) -> Float[np.ndarray, "n T"]:
     both = _has_both_arms(panel)
     if _freedom(panel) < 1:
         raise ValueError(f"n = {n} days leave no residuals with p = {p} states; at least {p + 2 + both} are needed")
-    X = panel.states.transpose(1, 2, 0)
     if both:
         check_arms(panel)
-        X = np.concatenate([X, panel.actions.T[:, None]], axis=1)
-    fit = least_squares(np.array(X, order="C", dtype=np.float64), panel.rewards.T[:, None].copy())
-    check_rank(panel, fit.rank + (not both), ridge_of="OLS")
-    return fit.residuals[:, 0].T
+    columns = [panel.states[None], panel.actions[None, ..., None]][: 1 + both]
+    fit = regress(columns, panel.rewards[None], 0, residuals=True)
+    check_rank(panel, fit.rank[0] + (not both), ridge_of="OLS")
+    assert fit.residuals is not None
+    return fit.residuals[0, :, 0].T
 
 
 def _has_both_arms(panel: Panel) -> bool:
@@ -74,7 +74,7 @@ def _freedom(panel: Panel) -> int:
     return panel.n_days - panel.n_states - 1 - _has_both_arms(panel)
 
 
-def weak_carryover_mse(Sigma_e: ArrayLike, n_days: Number, design: Design) -> float:
+def weak_carryover_mse(Sigma_e: ArrayLike, n_days: Number, design: Design | object) -> float:
     """Mean squared error of the ATE without carryover: (4 / (n T^2)) sum_{t,s} c_ts Sigma_e(t, s).
 
     c_ts = E[(2 A_t - 1)(2 A_s - 1)] is 1 for AD, (-1)^(k(t) - k(s)) for AT with blocks k, and 1(t = s) for UR.
@@ -91,14 +91,15 @@ def weak_carryover_mse(Sigma_e: ArrayLike, n_days: Number, design: Design) -> fl
 
     Raises
     ------
-    ValueError: Sigma_e is not symmetric positive semidefinite.
+    ValueError: Sigma_e is empty or not symmetric positive semidefinite.
+    TypeError: design is not a Design.
     """
     Sigma = as_covariance(Sigma_e, "Sigma_e")
-    n, T = as_integer(n_days, "n_days", 2), len(Sigma)
-    return float(4 / (n * T**2) * (design.correlation(T) * Sigma).sum())
+    n, T = as_integer(n_days, "n_days", 2), as_integer(len(Sigma), "size of Sigma_e", 1)
+    return float(4 / (n * T**2) * (as_design(design, "design").correlation(T) * Sigma).sum())
 
 
-def design_gain(Sigma_e: ArrayLike, n_days: Number, span: Number | Design) -> float:
+def design_gain(Sigma_e: ArrayLike, n_days: Number, span: Number | Design | object) -> float:
     """MSE(AD) - MSE(AT(span)) without carryover, Eq. (2); given Design("UR") instead of a span, Eq. (3).
 
     Parameters
@@ -111,7 +112,7 @@ def design_gain(Sigma_e: ArrayLike, n_days: Number, span: Number | Design) -> fl
     -------
     float; positive where switching is better than alternating days.
     """
-    design = span if isinstance(span, Design) else Design("AT", span)
+    design = span if isinstance(span, Design) else Design("AT", as_integer(span, "span", 1))
     return weak_carryover_mse(Sigma_e, n_days, Design("AD")) - weak_carryover_mse(Sigma_e, n_days, design)
 
 
@@ -121,7 +122,7 @@ class CarryoverTest:
 
     Attributes
     ----------
-    indirect_effect, std_error, p_value : IE per time point, its bootstrap error, two-sided Wald test of IE = 0.
+    indirect_effect, std_error, p_value : IE per time point, its error, two-sided Wald test of IE = 0.
     size : |IE| / (|DE| + |IE|), between 0 and 1.
     """
 
@@ -132,14 +133,18 @@ class CarryoverTest:
 
 
 def carryover_test(
-    panel: Panel, *, method: str = "bootstrap", n_boot: Number = 200, seed: Seed = None
+    panel: Panel, *, method: str | None = "jackknife", n_boot: Number = 200, seed: Seed = None
 ) -> CarryoverTest:
     """Is there carryover? Wald test of the indirect effect of OLS.
+
+    The test is conservative: IE sums products of two estimates, whose error is overestimated where one is near zero. Measured
+    at a nominal 5% without carryover, in ``paper_mdp(seed=1)`` with Gamma = 0 under AT(6), with the jackknife: 1.2% at n = 20
+    (600 experiments), 2.3% at n = 40 (400), 2.0% at n = 200 (200). The bootstrap is more conservative.
 
     Parameters
     ----------
     panel : a switchback experiment.
-    method, n_boot, seed : of the standard error, over pairs of days; see ``OLS.std_error``.
+    method, n_boot, seed : of the standard error, over pairs of days; see ``OLS.std_error``. Default the jackknife.
 
     Returns
     -------
@@ -194,8 +199,8 @@ def recommend_design(
     pilot: Panel | None = None,
     *,
     n_days: Number,
-    estimator: OLS | LSTD | DRL | None = None,
-    candidates: Sequence[Design] | None = None,
+    estimator: OLS | LSTD | DRL | object | None = None,
+    candidates: Sequence[Design] | object | None = None,
     n_sim: Number = 200,
     n_boot: Number = 200,
     n_jobs: Number = 1,
@@ -216,9 +221,9 @@ def recommend_design(
     estimator : that will be used there; None is OLS().
     candidates : designs to choose from; None is AD, UR and AT(m) for every m that divides T.
     n_sim : simulated experiments per design.
-    n_boot : day resamples for the gains' errors, and pair resamples for the test of carryover.
+    n_boot : day resamples for the gains' errors.
     n_jobs : threads over designs; the result does not depend on it.
-    seed : of all randomness.
+    seed : of all randomness; the coins of a design do not depend on the other candidates.
 
     Returns
     -------
@@ -246,15 +251,20 @@ def recommend_design(
     T = source.n_times
     if candidates is None:
         candidates = [Design("AD"), Design("UR"), *(Design("AT", m) for m in range(1, T) if T % m == 0)]
-    if not len(candidates) or not all(isinstance(design, Design) for design in candidates):
-        raise ValueError(f"candidates must be Designs, at least one, got {list(candidates)!r}")
+    if not isinstance(candidates, Sequence) or not candidates:
+        raise ValueError(f"candidates must be a list of Designs, at least one, got {candidates!r}")
+    designs = [as_design(design, "each of candidates") for design in candidates]
+    used = OLS() if estimator is None else estimator
+    if not isinstance(used, (OLS, LSTD, DRL)):
+        raise TypeError(f"estimator must be OLS(), LSTD(), DRL() or None, got {estimator!r}")
+    used._validate()
     Sigma = residual_covariance(source)
     summary = _correlation_summary(Sigma)
     if pilot is None:
-        return Recommendation(*_by_gain(reward_residuals(source), Sigma, n, candidates, B, rng), *summary)
+        return Recommendation(*_by_gain(reward_residuals(source), Sigma, n, designs, B, rng), *summary)
 
-    test = carryover_test(pilot, n_boot=B, seed=rng)
-    table = _by_simulation(history, pilot, n, OLS() if estimator is None else estimator, candidates, R, jobs, rng)
+    test = carryover_test(pilot)
+    table = _by_simulation(history, pilot, n, used, designs, R, jobs, rng)
     best = min(table, key=lambda row: row["mse"])
     ties = [row for row in table if row["mse"] - best["mse"] <= row["gap_error"]]
     winner = min(ties, key=lambda row: (row["switches"], row["mse"]))
@@ -309,10 +319,9 @@ def _by_simulation(
     ]
     error_days, first_states = np.concatenate(errors), pilot.states[:, 0]
     root = square_root(model.Q)
-    seeds = rng.integers(2**63, size=len(candidates))
-    squared = np.empty((len(candidates), R))
+    entropy = int(rng.integers(2**63))
     signed = np.empty((len(candidates), R))
-    coins = [np.random.default_rng(s) for s in seeds]
+    coins = [np.random.default_rng([entropy, *str(design).encode()]) for design in candidates]
 
     chunk = max(1, 8 * CHUNK // (n * T * (2 * p + 4)))
     for start in range(0, R, chunk):

@@ -122,7 +122,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
         columns["comm_rounds"] = rounds[middle]
         columns["comm_growth"] = rounds[-1] / rounds[0] if rounds[0] > 0 else float("nan")
     own = {name: float(value) for name, value in result.items() if np.ndim(value) == 0}
-    return {**columns, **own}
+    return {**own, **columns}
 
 
 def example(public: dict[str, Any]) -> dict[str, Any]:

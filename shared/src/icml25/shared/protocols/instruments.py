@@ -3,7 +3,8 @@
 Replicates of an additive nonlinear model with constant effect: X = sum g_j(Z_j) + phi(U) + noise and
 Y = beta X + sum f_j(Z_j) + phi(U) + noise, where a candidate Z_j is valid iff f_j = 0. Every replicate has its own beta.
 Solvers see candidates, treatment, outcome, covariates and the number of valid candidates; they answer on the first
-``size`` rows for each of ``sizes``. beta and the valid set stay here.
+``size`` rows for each of ``sizes``. beta and the valid set stay here; the candidates come in an order of their own in
+every replicate, so that nothing is gained by a preference for the first.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     ----------
     settings : dataset (its name), scenario ("case1", "proportional" or "many"), sizes (rows, increasing), replicates, noise (a family, or
         several joined by "+", which the replicates take in turn), covariates (only "case1") and p (only "many").
-    seed : of everything.
+    seed : of everything. Data and order have streams of their own; that of the seed itself is left to solvers.
     budget : not used; the settings say it all.
 
     Returns
     -------
     public : Z (R, n, p), x (R, n), y (R, n), W (R, n, 2) or absent, sizes (S,), n_valid and dataset.
-    truth : beta (R,), valid (p,) bool, and decoy (p,) bool: a set of invalid candidates that no data can tell from a
-        valid one, or None.
+    truth : beta (R,); columns (R, p): which candidate of the model each column of Z is; valid (p,) bool, and decoy (p,)
+        bool, a set of invalid candidates that no data can tell from a valid one, or None, in the order of the model.
     """
     families = settings["noise"].split("+")
     if unknown := [f for f in families if f not in NOISE]:
         raise ValueError(f"noise has {unknown}; expected of {list(NOISE)}")
-    rng = np.random.default_rng(seed)
+    rng, order = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(2))
     replicates, n = settings["replicates"], max(settings["sizes"])
     scenario = {"case1": _case1, "proportional": _proportional, "many": _many}[settings["scenario"]]
     beta = rng.uniform(-1.5, 1.5, replicates)
@@ -52,13 +53,15 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     Z, x, y = (np.stack([row[k] for row in rows]) for k in range(3))
     W = None if rows[0][3] is None else np.stack([row[3] for row in rows])
     p = Z.shape[2]
+    columns = order.permuted(np.tile(np.arange(p), (replicates, 1)), axis=1)
+    Z = np.take_along_axis(Z, columns[:, None], 2)
     n_valid = {"case1": 2, "proportional": 2, "many": max(2, p // 4)}[settings["scenario"]]
     public = {"dataset": settings["dataset"], "n_valid": n_valid, "sizes": np.array(settings["sizes"])}
     public |= {"Z": Z, "x": x, "y": y}
     if W is not None:
         public["W"] = W
     decoy = np.arange(p) >= 2 if settings["scenario"] == "proportional" else None
-    return public, {"beta": beta, "valid": np.arange(p) < n_valid, "decoy": decoy}
+    return public, {"beta": beta, "columns": columns, "valid": np.arange(p) < n_valid, "decoy": decoy}
 
 
 def _case1(noise, rng, beta, settings):
@@ -129,14 +132,14 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     Parameters
     ----------
     public, truth : of ``draw``.
-    result : support (S, R, p) bool, effect (S, R) with NaN where the solver found no set; pair_scores (S, R, p, p)
-        if it scores pairs; scalars.
+    result : support (S, R, p) bool, effect (S, R) with NaN where the solver found no set, which is scored as an effect
+        of 0; pair_scores (S, R, p, p) if it scores pairs; scalars.
 
     Returns
     -------
     At the largest size: correct_selection_rate (share of replicates with exactly the valid set), precision, recall
-    (means over replicates; precision of an empty set is 0), answered_rate, and over the replicates answered mse, rmse,
-    relative_rmse (to the root mean square of beta), mse_over_oracle (to two-stage least squares on the valid set).
+    (means over replicates; precision of an empty set is 0), answered_rate, mse, rmse, relative_rmse (to the root mean
+    square of beta, so 1 for a solver that never answers), mse_over_oracle (to two-stage least squares on the valid set).
     At smaller sizes correct_selection_rate_n<size> and mse_n<size>; smallest_gain of the correct selection rate from
     one size to the next. decoy_rate where there is a decoy. With pair scores: valid_score_ratio (median over
     replicates of the valid pair's score, at the largest size over that at the smallest) and invalid_score_min (the
@@ -147,27 +150,26 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     support, effect = np.asarray(result["support"], dtype=bool), np.asarray(result["effect"], dtype=float)
     if support.shape != shape or effect.shape != shape[:2]:
         raise ValueError(f"support {support.shape}, effect {effect.shape}; expected {shape}, {shape[:2]}")
+    model_order = np.argsort(truth["columns"], axis=1)
+    support = np.take_along_axis(support, model_order[None], 2)
     correct = (support == valid).all(2).mean(1)
     hits, chosen = (support[-1] & valid).sum(1), support[-1].sum(1)
     answered = np.isfinite(effect)
-    mse = np.array(
-        [np.mean((e[a] - beta[a]) ** 2) if a.any() else np.nan for e, a in zip(effect, answered, strict=True)]
-    )
-    last = answered[-1]
+    mse = ((np.where(answered, effect, 0) - beta) ** 2).mean(1)
     W = public.get("W")
     oracle = [
-        two_stage_least_squares(public["Z"][r][:, valid], public["x"][r], public["y"][r], None if W is None else W[r])
-        for r in np.flatnonzero(last)
+        two_stage_least_squares(Z[:, valid[columns]], public["x"][r], public["y"][r], None if W is None else W[r])
+        for r, (Z, columns) in enumerate(zip(public["Z"], truth["columns"], strict=True))
     ]
     columns = {
         "correct_selection_rate": correct[-1],
         "precision": np.mean(hits / np.maximum(chosen, 1)),
         "recall": np.mean(hits / valid.sum()),
-        "answered_rate": last.mean(),
+        "answered_rate": answered[-1].mean(),
         "mse": mse[-1],
         "rmse": np.sqrt(mse[-1]),
-        "relative_rmse": np.sqrt(mse[-1] / np.mean(beta[last] ** 2)) if last.any() else np.nan,
-        "mse_over_oracle": mse[-1] / np.mean((oracle - beta[last]) ** 2) if last.any() else np.nan,
+        "relative_rmse": np.sqrt(mse[-1] / np.mean(beta**2)),
+        "mse_over_oracle": mse[-1] / np.mean((oracle - beta) ** 2),
     }
     for k, size in enumerate(sizes[:-1]):
         columns |= {f"correct_selection_rate_n{size}": correct[k], f"mse_n{size}": mse[k]}
@@ -176,7 +178,9 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     if truth["decoy"] is not None:
         columns["decoy_rate"] = (support[-1] == truth["decoy"]).all(1).mean()
     if "pair_scores" in result:
-        medians = np.median(result["pair_scores"], axis=1)
+        scores = np.take_along_axis(result["pair_scores"], model_order[None, :, :, None], 2)
+        scores = np.take_along_axis(scores, model_order[None, :, None], 3)
+        medians = np.median(scores, axis=1)
         upper = np.triu(np.ones(medians.shape[1:], dtype=bool), 1)
         valid_pairs = upper & np.outer(valid, valid)
         columns["invalid_score_min"] = medians[-1][upper & ~valid_pairs].min()

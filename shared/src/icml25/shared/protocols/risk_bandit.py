@@ -8,12 +8,14 @@ Kinds of data sets:
 
 * "regret": contexts (R, T) and the outcomes (R, T, A) of all actions, of which a solver may look at those it takes; it returns
   ``actions`` (U, R, T), a run per utility of ``utilities``.
-* "regression": contexts, actions, outcomes (R, n), sizes (S,), gammas (L,); the solver returns ``nodes`` and ``weights`` (G,) and,
-  for every prefix of the data, ``theta`` and ``unprojected`` (R, S, L, G), ``rank`` and ``bound`` (R, S, L).
+* "regression": contexts, actions, outcomes (R, n), sizes (S,), gammas (L,), n_w; the solver returns, for every prefix of the data,
+  ``theta`` and ``unprojected`` (R, S, L, n_w) at the Gauss-Legendre nodes of [0, 1], ``rank`` and ``bound`` (R, S, L).
 * "eigenvalues": contexts, actions (n,); it returns ``step``, ``quadrature``, ``galerkin`` (k,) each, largest first.
 * "utilities": E environments with training data (E, n) and contexts (E, m); it returns ``actions`` (E, U, m).
-* "assembly": contexts, actions (n,); it returns ``nodes`` (G,) and ``operator`` (G, G), the mean of
+* "assembly": contexts, actions (n,), n_w; it returns ``operator`` (n_w, n_w) at the Gauss-Legendre nodes, the mean of
   integral phi(x,a,w,s) phi(x,a,w',s) ds.
+
+Errors, ranks and bounds are scored with the operator, its spectrum and the norm of the truth as computed here.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ GAMMAS = {"logistic": (0.1, 0.5, 1.0), "step": (0.5,)}  # the first one is score
 NODES = {"logistic": (32, 32), "step": (200, 1024)}  # a basis with jumps needs other and more nodes for the outcomes
 TRAINING = {"smoke": 800, "quick": 6400, "paper": 6400}
 TESTING = 2000
+DELTA, NORM = 0.05, np.sqrt(6 / 5)  # level of the bound, and the L2 norm of the density of Beta(2, 2)
 
 
 def _mean(F: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -111,8 +114,8 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
 
     Parameters
     ----------
-    settings : ``kind``, and for "regression" the ``family`` ("logistic" or "step"), for "assembly" ``n`` and ``contexts`` (number
-        of different ones, 0 for all different).
+    settings : ``kind``, and for "regret" the ``environment`` ("equal" or "varied" scales), for "regression" the ``family``
+        ("logistic" or "step"), for "assembly" ``n`` and ``contexts`` (number of different ones, 0 for all different).
     seed : of all randomness.
     budget : "smoke", "quick" or "paper".
 
@@ -125,12 +128,14 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     public: dict[str, Any] = {"kind": kind, "n_actions": ACTIONS, "amplitude": amplitude, "scales": scales}
     if kind == "regret":
         T, R = HORIZON[budget]
+        environment = settings["environment"]
+        amplitude, scales = ENVIRONMENTS[environment][0], np.array(ENVIRONMENTS[environment][1])
         x = rng.random((R, T))
         z = x[..., None] + np.arange(ACTIONS) / ACTIONS
         outcomes = _outcomes(rng, z, np.broadcast_to(scales, z.shape), amplitude)
-        values = _values(x, kind, "equal")
+        public |= {"amplitude": amplitude, "scales": scales, "environment": environment}
         public |= {"contexts": x, "outcomes": outcomes, "first_epoch": FIRST_EPOCH, "cvar_level": CVAR_LEVEL[kind]}
-        return public, {"values": values}
+        return public, {"values": _values(x, kind, environment)}
     if kind == "regression":
         family = settings["family"]
         sizes, R = SIZES[budget], RUNS[budget][family]
@@ -173,7 +178,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     Parameters
     ----------
     public, truth : from draw.
-    result : see the module's docstring; other scalars pass through.
+    result : see the module's docstring; other scalars pass through, but never in place of a score.
 
     Returns
     -------
@@ -187,7 +192,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
         "assembly": _assembly,
     }[public["kind"]]
     scalars = {key: float(value) for key, value in result.items() if np.ndim(value) == 0}
-    return score(public, truth, result) | scalars
+    return scalars | score(public, truth, result)
 
 
 def _check_actions(actions: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -230,39 +235,44 @@ def _design(public: dict[str, Any], x: np.ndarray, a: np.ndarray, w: np.ndarray)
 
 
 def _regression(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
-    w, weight, sizes = result["nodes"], result["weights"], public["sizes"]
-    R, S, L = len(public["contexts"]), len(sizes), len(public["gammas"])
-    off = weight * (result["theta"].reshape(R, S, L, -1) - 6 * w * (1 - w))
-    off_before = weight * (result["unprojected"].reshape(R, S, L, -1) - 6 * w * (1 - w))
-    error, before = np.empty((2, R, S, L))
-    for r in range(R):
+    (w, weight), sizes, gammas = _gauss(public["n_w"]), public["sizes"], public["gammas"]
+    shape = len(public["contexts"]), len(sizes), len(gammas)
+    theta, unprojected = (result[key].reshape(*shape, len(w)) for key in ("theta", "unprojected"))
+    rank, own_bound = result["rank"].reshape(shape), result["bound"].reshape(shape)
+    known = 4 / ((2 * np.arange(1, 10_000) - 1) ** 2 * np.pi**2)  # of the step family
+    error, before, exact_rank, bound = np.empty((4, *shape))
+    for r in range(shape[0]):
         total, start = np.zeros((len(w), len(w))), 0
         for i, n in enumerate(sizes):
             if public["family"] == "step":
-                kernel = 1 - np.maximum(w[:, None], w)
+                kernel, eigenvalues = 1 - np.maximum(w[:, None], w), known
             else:
                 total += _design(public, public["contexts"][r, start:n], public["actions"][r, start:n], w)
                 kernel, start = total / n, n
-            error[r, i], before[r, i] = (((v @ kernel) * v).sum(-1) for v in (off[r, i], off_before[r, i]))
-    rank = result["rank"].reshape(R, S, L)
+                eigenvalues = np.linalg.eigvalsh(np.sqrt(weight)[:, None] * kernel * np.sqrt(weight))[::-1]
+            for values, found in ((theta, error), (unprojected, before)):
+                off = weight * (values[r, i] - 6 * w * (1 - w))
+                found[r, i] = ((off @ kernel) * off).sum(-1)
+            for k, gamma in enumerate(gammas):
+                kept = eigenvalues[: max(1, (eigenvalues >= n ** (-2 / (gamma + 2))).sum())]
+                noise = np.sqrt(2 * (2 * np.log(1 / DELTA) + np.log1p(n * kept).sum()))
+                exact_rank[r, i, k], bound[r, i, k] = len(kept), noise + n ** (gamma / (gamma + 2)) * NORM
     mean_error, mean_before, mean_rank = error[..., 0].mean(0), before[..., 0].mean(0), rank[..., 0].mean(0)
     log = np.log(sizes)
-    columns = {
+    distance = np.sqrt(error * sizes[:, None])
+    return {
         "error": float(mean_error[-1]),
         "error_slope": float(np.polyfit(log, np.log(mean_error), 1)[0]),
         "rank": float(mean_rank[-1]),
         "rank_slope": float(np.polyfit(log, np.log(mean_rank), 1)[0]),
         "rank_increment": float(np.diff(mean_rank).max()),
+        "rank_deviation": float(abs(rank - exact_rank).max()),
         "projection_gain": float((1 - mean_error / mean_before).min()),
         "projection_harm": float(np.maximum(mean_error / mean_before - 1, 0).max()),
+        "bound_ratio": float((distance / bound).max()),
+        "bound_ratio_typical": float(np.median(distance / bound)),
+        "own_bound_ratio": float((distance / own_bound).max()),
     }
-    if public["family"] == "step":
-        k = np.arange(1, 10_000)
-        known = 4 / ((2 * k - 1) ** 2 * np.pi**2)
-        exact = [[(known >= n ** (-2 / (gamma + 2))).sum() for gamma in public["gammas"]] for n in sizes]
-        columns["rank_deviation"] = float(abs(rank - exact).max())
-    ratio = np.sqrt(error * sizes[:, None]) / result["bound"].reshape(R, S, L)
-    return columns | {"bound_ratio": float(ratio.max()), "bound_ratio_typical": float(np.median(ratio))}
 
 
 def _eigenvalues(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
@@ -294,7 +304,7 @@ def _advantage(public: dict[str, Any], truth: dict[str, Any], result: dict[str, 
 
 
 def _assembly(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
-    exact = _design(public, public["contexts"], public["actions"], result["nodes"]) / len(public["contexts"])
+    exact = _design(public, public["contexts"], public["actions"], _gauss(public["n_w"])[0]) / len(public["contexts"])
     return {"operator_error": float(abs(result["operator"] - exact).max())}
 
 
@@ -304,13 +314,12 @@ def example(public: dict[str, Any]) -> dict[str, Any]:
     if kind == "regret":
         return {"actions": np.zeros((len(UTILITIES[kind]), *public["contexts"].shape), np.int64)}
     if kind == "regression":
-        w, weight = _gauss(8)
         shape = (len(public["contexts"]), len(public["sizes"]), len(public["gammas"]))
-        flat, one = np.ones((*shape, 8)), np.ones(shape)
-        return {"nodes": w, "weights": weight, "theta": flat, "unprojected": flat, "rank": one, "bound": one}
+        flat, one = np.ones((*shape, public["n_w"])), np.ones(shape)
+        return {"theta": flat, "unprojected": flat, "rank": one, "bound": one}
     if kind == "eigenvalues":
         return {"step": np.ones(4), "quadrature": np.ones(4), "galerkin": np.ones(4)}
     if kind == "utilities":
         E, m = public["test_contexts"].shape
         return {"actions": np.zeros((E, len(UTILITIES[kind]), m), np.int64)}
-    return {"nodes": _gauss(8)[0], "operator": np.zeros((8, 8))}
+    return {"operator": np.zeros((public["n_w"], public["n_w"]))}

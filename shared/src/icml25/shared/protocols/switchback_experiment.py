@@ -75,7 +75,8 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     Returns
     -------
     rmse, relative_rmse (over the root mean square of the worlds' ATE), bias, abs_bias (root mean square of the worlds' biases),
-    over all estimates, and where they apply: coverage; rank_agreement
+    over all estimates, and where they apply: coverage; each estimator's RMSE by design, rmse_OLS_AT1, and of AT1 over AD,
+    AT1_over_AD_OLS; of three or more designs rank_agreement
     (lowest Spearman correlation of the designs' RMSE between two estimators, and each pair's as agreement_OLS_LSTD);
     mse_error (largest |MSE / predicted - 1|); good_advice (share of pilots whose advice has at most 1.25 times the RMSE of
     the best design) and regret (mean of that ratio).
@@ -100,10 +101,17 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
         out["coverage"] = float(covered.mean())
     if estimates.ndim == 3:
         named = dict(zip(values.pop("estimators").split("+"), by_design, strict=True))
-        pairs = {
-            f"agreement_{a}_{b}": float(spearmanr(named[a], named[b]).statistic) for a, b in combinations(named, 2)
-        }
-        out |= {"rank_agreement": min(pairs.values()), **pairs}
+        designs = public["designs"]
+        for name, errors in named.items():
+            of = dict(zip(designs, errors.tolist(), strict=True))
+            out |= {f"rmse_{name}_{design}": value for design, value in of.items()}
+            if {"AT1", "AD"} <= set(of):
+                out[f"AT1_over_AD_{name}"] = of["AT1"] / of["AD"]
+        if len(designs) > 2:
+            pairs = {
+                f"agreement_{a}_{b}": float(spearmanr(named[a], named[b]).statistic) for a, b in combinations(named, 2)
+            }
+            out |= {"rank_agreement": min(pairs.values()), **pairs}
     if "predicted_mse" in values:
         out["mse_error"] = float(np.abs(by_design**2 / np.asarray(values.pop("predicted_mse")) - 1).max())
     return out | {key: float(value) for key, value in values.items()}

@@ -127,7 +127,7 @@ class Objective(BaseObjective):
         rows = {"scaling": self.read_times, "growth": self.growth}.get(self.problem, self.estimates)
         arrays = {key: value for key, value in result.items() if isinstance(value, np.ndarray)}
         scalars = {key: value for key, value in result.items() if key not in arrays}
-        return {**rows(**arrays), **scalars, "seconds": seconds, "peak_memory_mb": peak_memory_mb}
+        return {**scalars, **rows(**arrays), "seconds": seconds, "peak_memory_mb": peak_memory_mb}
 
     def estimates(self, lower, estimate):
         """``lower`` and ``estimate`` (checks, pairs): a distance said never to be too short, and the best guess."""
@@ -149,9 +149,9 @@ class Objective(BaseObjective):
             stretch = arrays[f"lp_{i}"].mean(0) / self.exact[i][-1]
             scales = math.ceil(math.log2(n - 1)) + 1
             bound = stretch_bound(n, scales)
-            if len(self.public[f"updates_{i}"]):  # H has at most this many vertices
+            if len(self.public[f"updates_{i}"]):  # H has at most this many vertices, and as many scales
                 vertices = 2 * len(self.public[f"updates_{i}"]) * (scales + 1)
-                bound *= stretch_bound(vertices, scales + 3)
+                bound *= stretch_bound(vertices, scales)
             means.append(stretch.mean())
             over.append(stretch.max() / bound)
             low.append(stretch.min())
@@ -163,10 +163,10 @@ class Objective(BaseObjective):
         }
 
     def read_times(self, update_seconds, query_seconds):
-        """Mean seconds of an update with two queries, and of a query in an unchanged graph, per size."""
+        """Mean seconds of an update with two queries, and of a query in an unchanged graph, per size; a slope takes three sizes."""
         edges = [len(self.public[f"edges_{i}"]) for i in range(len(update_seconds))]
         columns = {f"update_ms_{m}": 1000 * float(s) for m, s in zip(edges, update_seconds, strict=True)}
-        slope = np.polyfit(np.log(edges), np.log(update_seconds), 1)[0] if len(edges) > 1 else np.nan
+        slope = np.polyfit(np.log(edges), np.log(update_seconds), 1)[0] if len(edges) > 2 else np.nan
         return {
             **columns,
             "slope": float(slope),

@@ -7,7 +7,7 @@ class Dataset(BaseDataset):
     """The paper's first case: five candidates, two valid, answered at a fifth, a half and all of n rows."""
 
     name = "instruments_case1"
-    parameters = {"n": [1000], "covariates": [False, True], "noise": ["Uniform"], "replicates": [100]}  # noqa: RUF012
+    parameters = {"n": [1000], "covariates": [False, True], "noise": ["Uniform"], "replicates": [50]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the draw."""

@@ -7,7 +7,7 @@ class Dataset(BaseDataset):
     """The first case under four noise families in turn."""
 
     name = "instruments_families"
-    parameters = {"n": [1000], "replicates": [100]}  # noqa: RUF012
+    parameters = {"n": [1000], "replicates": [40]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the draw."""
