@@ -74,7 +74,8 @@ def test_active_pairs_and_messages_are_counted() -> None:
     good = public["means0"] >= truth["value"][0]
     bad = good.copy()
     bad[0, 0] = True
-    more = {"active0": np.stack([good, bad]), "comm_rounds0": np.array([10, 30]), "epochs": 4.0}
+    active = np.stack([good, bad, good, np.zeros_like(good)])  # fair, an unfair pair, fair, nothing left
+    more = {"active0": active, "comm_rounds0": np.array([10, 30]), "epochs": 4.0}
     columns = protocol.evaluate(public, truth, uniform_result(public) | more)
     assert columns["wrong_runs"] == 0.5
     assert columns["comm_rounds"] == 20
@@ -82,7 +83,10 @@ def test_active_pairs_and_messages_are_counted() -> None:
     assert columns["epochs"] == 4.0
 
 
-@pytest.mark.parametrize("fault", ["falls", "too low", "too high", "too many pulls"])
+@pytest.mark.parametrize(
+    "fault",
+    ["falls", "too low", "too high", "too many pulls", "collides for nothing", "not finite", "shape", "negative"],
+)
 def test_impossible_results_are_refused(fault: str) -> None:
     public, truth = protocol.draw({"kind": "shi2021", "T": 1000}, seed=0, budget="smoke")
     result = uniform_result(public)
@@ -93,10 +97,24 @@ def test_impossible_results_are_refused(fault: str) -> None:
         result["regret0"] = result["regret0"] / 10
     elif fault == "too high":
         result["regret0"] = result["regret0"] * 10
-    else:
+    elif fault == "too many pulls":
         result["pulls0"] = result["pulls0"] * 2
+    elif fault == "collides for nothing":
+        result = {name: np.zeros_like(value) for name, value in result.items()}
+    elif fault == "not finite":
+        result["regret0"] = np.full_like(result["regret0"], np.nan)
+    elif fault == "shape":
+        result["regret0"] = result["regret0"][:, -3:]
+    else:
+        result["pulls0"] = -result["pulls0"]
     with pytest.raises(ValueError, match="regret0"):
         protocol.evaluate(public, truth, result)
+
+
+def test_a_solver_cannot_name_its_own_regret() -> None:
+    public, truth = protocol.draw({"kind": "shi2021", "T": 1000}, seed=0, budget="smoke")
+    columns = protocol.evaluate(public, truth, uniform_result(public) | {"relative_regret": 0.0})
+    assert columns["relative_regret"] == pytest.approx(1, rel=1e-2)
 
 
 def test_the_example_is_a_valid_result() -> None:

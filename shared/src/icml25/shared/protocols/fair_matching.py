@@ -98,13 +98,14 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     final, constants, wrong = [], [], []
     for i, horizon in enumerate(public["horizons"]):
         means, curve = public[f"means{i}"], np.asarray(result[f"regret{i}"], dtype=float)
-        _check_regret(f"regret{i}", curve, np.asarray(result[f"pulls{i}"]), means, truth["value"][i], horizon)
+        value = truth["value"][i]
+        _check_result(f"regret{i}", curve, np.asarray(result[f"pulls{i}"]), means, value, public[f"checkpoints{i}"])
         final.append(curve[:, -1].mean())
         n, k = means.shape
         constants.append(final[-1] * truth["gap"][i] / ((n**2 + k) * np.log(horizon)))
         if f"active{i}" in result:
-            bad = means < truth["value"][i] - 0.03
-            wrong.append((np.asarray(result[f"active{i}"], dtype=bool) & bad).any((1, 2)).mean())
+            left = np.asarray(result[f"active{i}"], dtype=bool)
+            wrong.append(np.mean([_misses(active, means, value) for active in left]))
     middle = len(final) // 2
     at_90 = int(np.searchsorted(public[f"checkpoints{middle}"], public["horizons"][middle] * 0.9))
     curve, horizon = result[f"regret{middle}"], public["horizons"][middle]
@@ -135,21 +136,33 @@ def example(public: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _check_regret(
-    name: str, curve: np.ndarray, pulls: np.ndarray, means: np.ndarray, value: float, horizon: int
+def _check_result(
+    name: str, curve: np.ndarray, pulls: np.ndarray, means: np.ndarray, value: float, points: np.ndarray
 ) -> None:
     """Raise unless the curve rises and its end agrees with the counts.
 
-    A round without collision costs the largest shortfall over players, so a run costs at least any one player's shortfalls
-    and at most all of theirs, plus the max-min value for every round with a collision.
+    A round without collision costs the largest shortfall over players, one with a collision the max-min value. So a run costs
+    at least any one player's shortfalls, the rounds that it was not alone among them, and at most all players' together.
     """
-    shortfall = (pulls * np.maximum(value - means, 0)).sum(2)
-    alone = pulls.sum(2)
-    collided = np.minimum((horizon - alone).sum(1), horizon)  # at most one costly round per lost pull
+    runs, horizon = len(curve), int(points[-1])
+    if curve.shape != (runs, len(points)) or pulls.shape != (runs, *means.shape) or not runs:
+        raise ValueError(
+            f"{name} and its pulls have shapes {curve.shape} and {pulls.shape}, for {len(points)} checkpoints"
+        )
     slack = 1e-6 * horizon + 1e-6
-    end = curve[:, -1]
+    alone = pulls.sum(2)
+    if not np.isfinite(curve).all() or (pulls < 0).any() or (alone > horizon + slack).any():
+        raise ValueError(f"{name} is not finite, or its pull counts are negative or above the horizon {horizon}")
     if (np.diff(curve, axis=1) < -slack).any() or (curve < -slack).any():
         raise ValueError(f"{name} falls or is negative; cumulative regret is of means and never falls")
-    low, high = shortfall.max(1), shortfall.sum(1) + value * collided
-    if (alone > horizon + slack).any() or (end < low - slack).any() or (end > high + slack).any():
+    cost = (pulls * np.maximum(value - means, 0)).sum(2) + value * (horizon - alone)
+    end = curve[:, -1]
+    low, high = cost.max(1), np.minimum(cost.sum(1), value * horizon)
+    if (end < low - slack).any() or (end > high + slack).any():
         raise ValueError(f"{name} ends at {end}, outside [{low}, {high}] that the pull counts allow")
+
+
+def _misses(active: np.ndarray, means: np.ndarray, value: float) -> bool:
+    """Whether a pair that is not fair is still active, or no max-min matching is left among the active pairs."""
+    kept = np.where(active, means, -1.0)
+    return bool((active & (means < value - 0.03)).any()) or max_min_value(kept) < value

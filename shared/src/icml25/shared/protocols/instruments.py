@@ -187,7 +187,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
         if len(sizes) > 1:
             columns["valid_score_ratio"] = (medians[-1][valid_pairs] / medians[0][valid_pairs]).max()
     extra = {k: v for k, v in result.items() if k not in ("support", "effect", "pair_scores")}
-    return {name: float(value) for name, value in (columns | extra).items()}
+    return {name: float(value) for name, value in (extra | columns).items()}
 
 
 def example(public: dict[str, Any]) -> dict[str, Any]:
