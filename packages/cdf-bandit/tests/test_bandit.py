@@ -275,11 +275,13 @@ def test_failure_at_the_end_of_an_epoch_can_be_repeated(environment):
 
 
 def test_state_is_strict_json(basis, environment):
-    regressor = CDFRegressor(basis, A, n_s=6).set_params(n_w=np.int64(6), norm_bound=np.float32(3), clip=np.bool_(True))
+    regressor = CDFRegressor(basis, A, n_w=6, n_s=6, norm_bound=3, clip=True)
     bandit = CDFBandit(
         basis, A, Expectation(), exploration=math.inf, first_epoch=2, regressor=regressor, random_state=0
     )
     run(bandit, environment, 5)
+    # numpy's numbers, as they come from a grid search
+    bandit.regressor.set_params(n_w=np.int64(6), norm_bound=np.float32(3))
     state = json.loads(json.dumps(bandit.to_dict(), allow_nan=False))
     other = CDFBandit.from_dict(state, basis, Expectation())
     assert other.exploration == other.eta_ == math.inf and other.rounds_left_ == bandit.rounds_left_

@@ -373,17 +373,24 @@ def test_repeated_contexts_are_predicted_once(basis, data):
     )
 
 
-def test_samples_and_rewards_are_drawn_in_chunks(basis, environment):
-    import tracemalloc
+def test_predictions_and_draws_are_in_chunks():
+    from icml25.cdf_bandit import CallableBasis
 
+    sizes = []
+
+    def uniform(x, a, w, s):
+        sizes.append(8 * len(x) * len(w) * s.shape[-1])
+        return np.broadcast_to(np.atleast_2d(s)[:, None], (len(x), len(w), s.shape[-1]))
+
+    basis = CallableBasis(uniform)
     model = CDFRegressor(basis, A, n_w=64, n_s=8).fit([[0.1], [0.7]], [0, 1], [0.2, 0.5])
-    draws = (
-        lambda: environment.reward(np.full((20_000, 1), 0.3), np.zeros(20_000, int)),
-        lambda: model.sample([[0.3]], [0], 20_000),
-        lambda: model.predict_cdf([[0.3]], [0], np.linspace(0, 1, 100_000)),
-    )
-    for draw in draws:
-        tracemalloc.start()
-        draw()
-        assert tracemalloc.get_traced_memory()[1] < 12 * 2**20
-        tracemalloc.stop()
+    environment = MixtureEnvironment(basis, beta22, lambda n, rng: rng.random((n, 1)), A)
+    X, actions = np.linspace(0, 1, 5000)[:, None], np.zeros(5000, int)
+    sizes.clear()
+    environment.reward(X, actions)
+    environment.value(X, Expectation())
+    model.sample(X, actions, 2)
+    model.sample(X[:1], actions[:1], 5000)
+    model.predict_cdf(X[:1], [0], np.linspace(0, 1, 50_000))
+    model.predict_utility(X, Expectation())
+    assert max(sizes) <= 2**20

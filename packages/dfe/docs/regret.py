@@ -21,7 +21,7 @@ MEANS = [  # six players, eight arms: the max-min experiment of the simulator of
 HORIZON, RUNS = 10**6, 40
 POLICIES = {
     "uniform matching": (UniformMatching(), 1, "#999999"),
-    "random matching in packets": (PacketRandomMatching(c1=100, c2=5), 16, "#b58900"),
+    "random matching in packets": (PacketRandomMatching(c1=50, c2=5), 16, "#b58900"),
     "explore (250 a pair), then commit": (ExploreThenCommit(250), RUNS, "#6c71c4"),
     "explore (500 a pair), then commit": (ExploreThenCommit(500), RUNS, "#9aa0dd"),
     "DFE, messages by collision": (DFE(communication="collision"), RUNS, "#cb4b16"),

@@ -5,13 +5,23 @@ import pytest
 
 from icml25.dfe import (
     DFE,
+    AnytimeDFE,
     DFEPlayer,
+    Episode,
     ExploreThenCommit,
     MaxMinBandit,
+    MusicalChairsError,
     PacketRandomMatching,
     PhasedCUCB,
+    SigmaTooSmallWarning,
+    UniformMatching,
+    bottleneck_matching,
+    covering_matchings,
+    eliminate,
     play,
     players,
+    random_instance,
+    saturating_support,
     simulate,
 )
 
@@ -150,11 +160,150 @@ def test_player_arguments_and_order_of_calls() -> None:
         player.observe(1.0, False)
 
 
-def test_players_of_equal_rank_cannot_talk() -> None:
-    team = [DFEPlayer(0, 2, 2, 100), DFEPlayer(0, 2, 2, 100)]
-    team[1].outbox.append((0, np.zeros(2)))
-    with pytest.raises(RuntimeError, match="same rank"):
+@pytest.mark.parametrize("communication", ["free", "collision"])
+def test_players_of_equal_rank_cannot_play(communication: str) -> None:
+    team = [DFEPlayer(0, 2, 2, 100, communication=communication) for _ in range(2)]
+    with pytest.raises(ValueError, match=r"different ranks, got \[0, 0\]"):
         play(team, ENV, 10, 0)
+
+
+def test_players_play_once() -> None:
+    team = players(ENV, 100)
+    play(team, ENV, 100, 0)
+    with pytest.raises(RuntimeError, match="played before"):
+        play(team, ENV, 100, 0)
+
+
+@pytest.mark.parametrize("horizon", [10**12 + 1, 2**63 - 1, 10**30])
+def test_huge_horizons(horizon: int) -> None:
+    calls = (
+        lambda: simulate(DFE(), ENV, horizon),
+        lambda: players(ENV, horizon),
+        lambda: play([], ENV, horizon),
+        lambda: DFEPlayer(0, 2, 2, horizon),
+        lambda: DFE().players(2, 2, horizon, 0),
+        lambda: Episode(2, 2, horizon, np.random.default_rng(0)),
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match="horizon must be at most 1000000000000"):
+            call()
+
+
+@pytest.mark.parametrize("communication", ["free", "collision"])
+def test_the_longest_horizon(communication: str) -> None:
+    result = simulate(DFE(communication=communication), ENV, 10**12, seed=0)
+    assert result.pulls.sum() <= 2 * 10**12 and np.isfinite(result.regret).all()
+    assert result.regret[0, -1] < 10**4
+
+
+def test_noise_above_sigma_warns() -> None:
+    loud = MaxMinBandit([[0.9, 0.5], [0.4, 0.8]], "gaussian", sigma=3)
+    for call in (
+        lambda: simulate(DFE(), loud, 100),
+        lambda: players(loud, 100),
+        lambda: simulate(PhasedCUCB(), loud, 100),
+    ):
+        with pytest.warns(SigmaTooSmallWarning, match=r"sigma = 3.0, the policy has sigma = 0.5"):
+            call()
+    with pytest.warns(SigmaTooSmallWarning, match=r"sigma = 0.5, the policy has sigma = 0.1"):
+        simulate(DFE(sigma=0.1), ENV, 100)
+    simulate(DFE(sigma=3), loud, 100)  # no warning
+    simulate(DFE(), MaxMinBandit(ENV.means, sigma=3), 100)  # of no effect on Bernoulli rewards
+
+
+def test_grids_too_fine_for_integers() -> None:
+    policy = DFE(C=1e-20, communication="collision")
+    for call in (lambda: simulate(policy, ENV, 100), lambda: policy.players(2, 2, 100, 0)):
+        with pytest.raises(ValueError, match=r"C = 1e-20 and sigma = 0.5 need means on a grid"):
+            call()
+    simulate(DFE(C=1e-20), ENV, 100, seed=0)
+    for c, sigma in ((1e-300, 1e-300), (1e300, 1e300)):
+        with pytest.raises(ValueError, match=r"C \* sigma must be positive and finite"):
+            DFE(C=c, sigma=sigma)
+
+
+def test_seeds_and_objects() -> None:
+    for seed in ("0", 1.5, True, [1]):
+        for name, call in (
+            ("rng", lambda seed=seed: ENV.step([[0, 1]], seed)),
+            ("rng", lambda seed=seed: play(players(ENV, 10), ENV, 10, seed)),
+            ("rng", lambda seed=seed: DFE().players(2, 2, 10, seed)),
+            ("seed", lambda seed=seed: simulate(DFE(), ENV, 10, seed=seed)),
+            ("seed", lambda seed=seed: players(ENV, 10, seed)),
+            ("seed", lambda seed=seed: DFEPlayer(0, 2, 2, 10, seed=seed)),
+            ("seed", lambda seed=seed: random_instance(2, 3, seed=seed)),
+        ):
+            with pytest.raises(TypeError, match=f"{name} must be an integer seed"):
+                call()
+    with pytest.raises(ValueError, match="seed must be at least 0"):
+        simulate(DFE(), ENV, 10, seed=-1)
+    for call in (
+        lambda: players(ENV.means, 10),
+        lambda: simulate(DFE(), ENV.means, 10),
+        lambda: play([], ENV.means, 10),
+    ):
+        with pytest.raises(TypeError, match="env must be a MaxMinBandit, got ndarray"):
+            call()
+    for policy in ("x", DFE, PhasedCUCB()):
+        with pytest.raises(TypeError, match="policy must be a DFE"):
+            DFEPlayer(0, 2, 2, 10, policy=policy)
+
+
+def test_eliminate_takes_lists_and_refuses_nonsense() -> None:
+    active, base = eliminate([[True, True], [1, 1]], [[0.9, 0.5], [0.8, 0.1]], [[0.01, 0.01], [0.01, 0.01]])
+    assert active.tolist() == [[False, True], [True, False]] and base.tolist() == [1, 0]
+    good = [[True, True]], [[0.5, 0.5]], [[0.1, np.inf]]
+    assert eliminate(*good)[0].all()
+    for place, value, error, match in (
+        (0, [[True, True, True]], ValueError, "one shape"),
+        (0, [[0.5, 1.0]], TypeError, "active must hold booleans"),
+        (0, [[False, False]], ValueError, "no matching"),
+        (1, [["a", "b"]], TypeError, "mean must hold real numbers"),
+        (1, [[NAN, 0.5]], ValueError, "mean must be finite"),
+        (2, [[-0.1, 0.1]], ValueError, "width at least 0"),
+        (2, [[NAN, 0.1]], ValueError, "width at least 0"),
+    ):
+        with pytest.raises(error, match=match):
+            eliminate(*good[:place], value, *good[place + 1 :])
+
+
+def test_masked_arrays() -> None:
+    means = np.ma.masked_array([[0.9, 0.5], [0.4, 0.8]], mask=[[0, 1], [0, 0]])
+    graph = np.ma.masked_array(np.ones((2, 2), dtype=bool), mask=means.mask)
+    arms = np.ma.masked_array([0, 1], mask=[0, 1])
+    for call in (
+        lambda: MaxMinBandit(means),
+        lambda: bottleneck_matching(means),
+        lambda: bottleneck_matching(ENV.means, graph),
+        lambda: saturating_support(graph),
+        lambda: covering_matchings(graph),
+        lambda: covering_matchings([[1, 1], [1, 1]], arms),
+        lambda: ENV.step(arms[None], 0),
+        lambda: ENV.round_regret(arms[None]),
+        lambda: simulate(DFE(), ENV, 10, checkpoints=arms + 1),
+        lambda: eliminate(graph, means, means),
+    ):
+        with pytest.raises(TypeError, match="must not be a masked array"):
+            call()
+
+
+@pytest.mark.parametrize("collision", [None, "no", NAN, 2, -1, 0.5, [True]])
+def test_collisions_are_booleans(collision) -> None:
+    player = DFEPlayer(0, 2, 2, 100)
+    player.choose()
+    with pytest.raises(TypeError, match="collision must be True or False"):
+        player.observe(1.0, collision)
+    for value in (False, np.True_, 0, np.int64(1)):
+        player.observe(1.0, value)
+        player.receive(1, np.zeros(2))
+        player.choose()
+
+
+def test_settings_are_shown() -> None:
+    assert repr(DFE(C=2)) == ("DFE(C=2.0, sigma=0.5, n0=1, communication='free', init='known', eliminate=True)")
+    assert repr(AnytimeDFE(n0=3)) == "AnytimeDFE(C=1.0, sigma=0.5, n0=3, communication='free')"
+    assert repr(PacketRandomMatching()) == "PacketRandomMatching(c1=25, c2=20)"
+    assert repr(UniformMatching()) == "UniformMatching()"
 
 
 def test_musical_chairs_without_a_chair() -> None:
@@ -163,5 +312,5 @@ def test_musical_chairs_without_a_chair() -> None:
         player.choose()
         player.observe(0.0, True)
     player.choose()
-    with pytest.raises(RuntimeError, match="musical chairs failed"):
+    with pytest.raises(MusicalChairsError, match="musical chairs failed"):
         player.observe(0.0, True)

@@ -98,7 +98,7 @@ def test_players_see_only_their_own() -> None:
     assert arms == [1, 2, 3, 0]
     assert set(vars(player)) == {
         "policy", "horizon", "n_arms", "n_players", "rank", "inbox", "outbox", "matchings_per_epoch",
-        "message_bits_", "comm_rounds_", "_plan", "_script", "_arm", "_chosen",
+        "rounds_", "message_bits_", "comm_rounds_", "_plan", "_script", "_arm", "_chosen",
     }  # fmt: skip
 
 
@@ -187,6 +187,22 @@ def test_quantised_intervals_are_wider_by_the_step() -> None:
     assert not plan.decide(means)[0][0, 0]
 
 
+def test_the_leader_decides_by_quantised_means_its_own_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide, seen = Plan.decide, []
+
+    def spy(plan: Plan, means: np.ndarray) -> tuple:
+        on_grid = means / plan.grid_step
+        seen.append(np.abs(on_grid - np.rint(on_grid))[plan.active].max())
+        return decide(plan, means)
+
+    monkeypatch.setattr(Plan, "decide", spy)
+    env, policy = MaxMinBandit(random_instance(3, 5, gap=0.3, seed=1)), DFE(C=0.4, communication="collision")
+    for mode in ("epoch", "round"):
+        simulate(policy, env, 3_000, 1, seed=0, mode=mode)
+        assert len(seen) >= 5 and max(seen) < 1e-6
+        seen.clear()
+
+
 def test_anytime_horizons() -> None:
     policy = AnytimeDFE()
     assert [policy.confidence_horizon(t, 7) for t in (1, 16, 17, 256, 257, 65536, 65537)] == [
@@ -243,6 +259,9 @@ def test_short_horizons_warn_and_run() -> None:
     np.testing.assert_allclose(result.regret[:, -1], env.round_regret([(np.arange(6) + j) % 8 for j in range(5)]).sum())
     with pytest.warns(HorizonTooShortWarning):
         players(env, 7)
+    with pytest.warns(HorizonTooShortWarning, match="takes 32 rounds"):
+        simulate(DFE(n0=4), env, 31, 1, seed=0)
+    simulate(DFE(n0=4), env, 32, 1, seed=0)  # no warning
     with pytest.warns(HorizonTooShortWarning, match="takes 96 rounds"):
         simulate(DFE(init="musical_chairs"), env, 90, 1, seed=0)
     with pytest.warns(HorizonTooShortWarning):

@@ -37,9 +37,22 @@ def test_case_regret_of_the_means() -> None:
 
 
 def test_regret_is_never_negative() -> None:
-    env = MaxMinBandit([[-1.0, -2.0], [-1.0, -3.0]], "gaussian")
-    assert env.max_min_value == -2
-    assert env.round_regret([[0, 0], [0, 1], [1, 0]]).tolist() == [0, 1, 0]  # a collision pays 0, more than -2
+    env = MaxMinBandit([[0.0, -2.0], [-1.0, 0.0]], "gaussian")
+    assert env.max_min_value == 0
+    assert env.round_regret([[0, 0], [0, 1], [1, 0]]).tolist() == [0, 0, 2]  # a collision pays 0
+
+
+def test_collisions_are_never_better_than_the_best_matching() -> None:
+    for means in ([[-1.0, -2.0], [-1.0, -3.0]], [[-0.1]], [[5.0, 4.0], [-1.0, -1.0]]):
+        with pytest.raises(ValueError, match=r"max-min value -.* a collision pays 0"):
+            MaxMinBandit(means, "gaussian")
+    assert MaxMinBandit([[5.0, -2.0], [1.0, 0.0]], "gaussian").max_min_value == 0
+
+
+def test_seeds_are_accepted_where_generators_are() -> None:
+    env = MaxMinBandit(SHI2021)
+    actions = np.tile(np.arange(6), (20, 1))
+    assert (env.step(actions, 3)[0] == env.step(actions, np.random.default_rng(3))[0]).all()
 
 
 def test_collisions_pay_nothing_and_are_seen_by_all_involved() -> None:

@@ -6,12 +6,14 @@ from test_env import SHI2021
 
 from icml25.dfe import (
     DFE,
+    Episode,
     ExploreThenCommit,
     MaxMinBandit,
     PacketRandomMatching,
     PhasedCUCB,
     Segment,
     UniformMatching,
+    bottleneck_matching,
     gap_instance,
     play,
     simulate,
@@ -25,6 +27,14 @@ POLICIES = {
     "etc": ExploreThenCommit(20),
     "cucb": PhasedCUCB(),
     "packets": PacketRandomMatching(c1=2, c2=2),
+}
+WIDE = {
+    name: DFE(sigma=3, communication=policy.communication, init=policy.init)
+    if isinstance(policy, DFE)
+    else PhasedCUCB(sigma=3)
+    if name == "cucb"
+    else policy
+    for name, policy in POLICIES.items()
 }
 MEANS = np.array([[0.9, 0.5, 0.1], [0.8, 0.7, 0.2], [0.3, 0.6, 0.4]])
 
@@ -68,7 +78,7 @@ def test_sums_are_cut_at_the_horizon(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["epoch", "round"])
 def test_case_regret_never_falls(name: str, mode: str) -> None:
     env = MaxMinBandit(MEANS, "gaussian", sigma=3)
-    result = simulate(POLICIES[name], env, 2_000, 4 if mode == "epoch" else 2, seed=0, mode=mode)
+    result = simulate(WIDE[name], env, 2_000, 4 if mode == "epoch" else 2, seed=0, mode=mode)
     assert result.regret.shape[1] == len(result.checkpoints) and result.checkpoints[-1] == 2_000
     assert (result.regret >= 0).all() and (np.diff(result.regret, axis=1) >= -1e-9).all()
     assert (result.regret <= 800 + 1e-9).all()
@@ -87,6 +97,22 @@ def test_both_modes_have_the_same_law(name: str) -> None:
     if name in ("free", "collision", "chairs"):
         epochs = [np.mean([sum(m) for m in r.matchings_per_epoch]) for r in ends]
         assert epochs[0] == pytest.approx(epochs[1], rel=0.15)
+
+
+def test_failed_musical_chairs_cost_the_same_in_both_modes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("communication", "dfe"):
+        monkeypatch.setattr(f"icml25.dfe.{module}.musical_chairs_rounds", lambda k, horizon: (2, 2 * k))
+    env = MaxMinBandit(gap_instance(3, 4, 0.2))
+    policy = DFE(init="musical_chairs")
+    ends = [simulate(policy, env, 300, 40, seed=0, mode=mode, checkpoints=[10, 11, 300]) for mode in ("epoch", "round")]
+    lost = np.array([len(run) == 0 for run in ends[0].matchings_per_epoch])
+    assert 5 <= lost.sum() <= 35
+    assert (lost == [len(run) == 0 for run in ends[1].matchings_per_epoch]).all()
+    for result in ends:  # the chairs take ten rounds
+        np.testing.assert_allclose(result.regret[lost, 1:] - result.regret[lost, :1], [[0.7, 0.7 * 290]] * lost.sum())
+        assert (result.regret[~lost, 2] < 0.7 * 290).all() and (result.epochs[lost] == 0).all()
+    np.testing.assert_allclose(ends[0].regret[lost], ends[1].regret[lost])
+    assert (ends[0].pulls[lost] == ends[1].pulls[lost]).all() and ends[1].final_active[lost].all()
 
 
 def test_one_seed_one_result() -> None:
@@ -125,19 +151,22 @@ def test_uniform_and_etc_closed_forms() -> None:
 
 def test_cucb_recomputes_when_a_count_doubles() -> None:
     policy, seen = PhasedCUCB(), []
-    from icml25.dfe import Episode
-
     env = MaxMinBandit(SHI2021)
     script = policy.segments(Episode(6, 8, 10**5, np.random.default_rng(0)))
     counts, sums = np.zeros((6, 8)), None
+    total = np.zeros((6, 8))
     while counts.sum() < 6 * 10**5:
         segment = script.send(sums)
         rows = segment.actions
         if len(rows) == 1:
+            ucb = total / counts + 0.5 * np.sqrt(2 * np.log(2 * 48 * 10**5) / counts)
+            value, _ = bottleneck_matching(ucb)
+            assert ucb[np.arange(6), rows[0]].min() == pytest.approx(value, abs=1e-12)
             assert segment.rounds == counts[np.arange(6), rows[0]].min()
         np.add.at(counts, (np.arange(6), rows), segment.rounds)
         seen.append(rows[-1])
         sums = env.draw(*env.outcome(rows), segment.rounds, np.random.default_rng(len(seen)))
+        np.add.at(total, (np.arange(6), rows), sums)
     late = simulate(policy, env, 10**6, 3, seed=0, checkpoints=[900_000, 10**6]).regret
     assert (late[:, 1] - late[:, 0] < 300).all() and (late[:, 1] < 3_000).all()
 
@@ -147,6 +176,55 @@ def test_packets_find_the_matching_without_noise() -> None:
     result = simulate(PacketRandomMatching(), env, 10**6, 3, seed=0, checkpoints=[990_000, 10**6])
     assert (result.regret[:, 1] - result.regret[:, 0] < 1).all()
     assert (result.regret[:, 1] > 0).all()
+
+
+class SpiedPackets(PacketRandomMatching):
+    """Notes which random matchings succeed."""
+
+    def _match(self, wanted, rng):
+        rows, frozen = super()._match(wanted, rng)
+        self.success = tuple(rows[-1].tolist()) if frozen else None
+        return rows, frozen
+
+
+def packets(means: np.ndarray, n_packets: int, seed: int, sigma: float = 0.5) -> list[tuple]:
+    """For each packet: sample means of the uncollided rounds, the matching that succeeded or None, the one exploited."""
+    env, rng = MaxMinBandit(means, "gaussian", sigma=sigma), np.random.default_rng(seed)
+    n, k = means.shape
+    policy = SpiedPackets(c1=10, c2=5)
+    script = policy.segments(Episode(n, k, 10**6, np.random.default_rng(seed + 1)))
+    table, counts, sums, seen = np.zeros((n, k)), np.zeros((n, k)), None, []
+    for _ in range(n_packets):
+        for step in range(4):
+            segment = script.send(sums)
+            mean, collided = env.outcome(segment.actions)
+            sums = env.draw(mean, collided, segment.rounds, rng)
+            if step == 0:
+                np.add.at(table, (np.arange(n), segment.actions), sums)
+                np.add.at(counts, (np.arange(n), segment.actions), ~collided)
+        seen.append((table / np.maximum(counts, 1), policy.success, tuple(segment.actions[0].tolist())))
+    return seen
+
+
+def test_packets_exploit_the_success_that_now_looks_best() -> None:
+    displaced = 0
+    for seed in range(10):
+        found, last = set(), None
+        for means, success, exploited in packets(SHI2021, 12, seed):
+            found |= {success} - {None}
+            assert exploited in (found or {tuple(range(6))})
+            worst = {arms: means[np.arange(6), list(arms)].min() for arms in found | {exploited}}
+            assert worst[exploited] == max(worst.values())
+            displaced += last in found and exploited not in (last, success)
+            last = exploited
+    assert displaced >= 1  # new samples alone can bring an older success back
+
+
+def test_only_uncollided_rounds_of_packets_count() -> None:
+    # In random rounds each of three players on three arms collides in 5 of 9: if these counted, 0.9 would look like 0.4,
+    # and no player would want an arm at the first threshold 0.5.
+    _, success, exploited = packets(np.full((3, 3), 0.9), 1, seed=0, sigma=1e-9)[0]
+    assert success is not None and exploited == success
 
 
 def test_random_matching_of_packets() -> None:

@@ -109,7 +109,7 @@ def test_resume_is_bit_for_bit(tmp_path):
     half = make(rounds=2, num_permutations=5)
     half.run(train, evaluate, START)
     half.save(tmp_path / "state")
-    other = make(rounds=4, num_permutations=5, seed=9).restore(tmp_path / "state")
+    other = make(rounds=4, num_permutations=5).restore(tmp_path / "state")
     assert len(other.run(train, evaluate)) == 4
     for name in ("contributions", "shares", "gradient", "payments", "accuracies", "gains"):
         for one, two in zip(whole.history, other.history, strict=True):
@@ -119,6 +119,14 @@ def test_resume_is_bit_for_bit(tmp_path):
     assert other.history[3].number == 4
     with pytest.raises(ValueError, match=r"step: 20000.0 there, 1.0 here"):
         make(step=1.0).restore(tmp_path / "state")
+    for changes, match in (
+        ({"seed": 9}, "seed: 0 there, 9 here"),
+        ({"num_permutations": 4}, "num_permutations: 5 there, 4 here"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make(**({"num_permutations": 5} | changes)).restore(tmp_path / "state")
+    with pytest.raises(ValueError, match=r"costs: \[0.001, 0.002, 0.0001, 0.0005\] there"):
+        FedBRShap(4, CAPACITY, 2 * GAMMA, epsilon_samples=20, step=2e4, num_permutations=5).restore(tmp_path / "state")
     np.savez(tmp_path / "x.npz", a=np.zeros(2))
     with pytest.raises(ValueError, match="holds no state"):
         make().restore(tmp_path / "x.npz")
@@ -183,6 +191,10 @@ def test_bad_callbacks():
         make().run(train, evaluate)
     with pytest.raises(ValueError, match=r"train\(0, ...\) returned NaN"):
         make().run(lambda i, p, n: {k: v * np.nan for k, v in p.items()}, evaluate, START)
+    with pytest.raises(ValueError, match=r"train\(0, ...\) returned has arrays of shapes"):
+        make().run(lambda i, p, n: {"w": p["w"], "b": np.zeros(())}, evaluate, START)
+    with pytest.raises(ValueError, match="a model has arrays of shapes"):
+        average([np.zeros(2), np.zeros(1)], np.ones(2))
     with pytest.raises(ValueError, match="another structure"):
         make().run(lambda i, p, n: {"w": p["w"]}, evaluate, START)
     with pytest.raises(ValueError, match=r"evaluate\(0, ...\) returned NaN"):

@@ -126,6 +126,14 @@ def test_reply_without_epsilon_model_is_refused():
         strategy.aggregate_train(1, [bare])
 
 
+def test_models_of_another_shape_are_refused():
+    from icml25.mshap.fedbr import check_shapes
+
+    check_shapes("x", [np.zeros(2)], [np.ones(2)])
+    with pytest.raises(ValueError, match=r"x has arrays of shapes \[\(1,\)\]; expected those of the global model"):
+        check_shapes("x", [np.zeros(1)], [np.ones(2)])
+
+
 def test_state_survives_json():
     strategy = MShapStrategy(step=2e4, init_samples=20)
     play(strategy, 2, np.zeros(2))

@@ -73,6 +73,17 @@ def test_bad_options():
         PowerLaw(-1, 0.5)
     with pytest.raises(ValueError, match="offset is 0"):
         PowerLaw(1, 0.5, offset=0)
+    for wrong in ("0.8", True, None, np.array([0.1, 0.2])):
+        with pytest.raises(TypeError, match="expected a number in"):
+            WelfareBG(wrong)
+        with pytest.raises(TypeError, match="expected a number above 0"):
+            PowerLaw(wrong, 0.5)
+    with pytest.raises(TypeError, match="shapley is 'exact'; expected a ShapleyEstimator"):
+        MShap("exact")
+    with pytest.raises(ValueError, match="offset is 1e-300"):
+        PowerLaw(0.5, 0.5, offset=1e-300)
+    with pytest.raises(ValueError, match="overflow"):
+        FLGame(LinearFractional(np.full((2, 2), 1e300)), [0.1, 0.1], [1e10, 1e10])
     with pytest.raises(TypeError, match="f and grad"):
         CallableAccuracy(lambda S: S, grad=3)
 
@@ -86,6 +97,8 @@ def test_bad_accuracy_functions():
         FLGame(CallableAccuracy(lambda S: S / 100, lambda S: S), GAMMA, TAU).accuracy.own_gradient(np.ones((1, 3)))
     with pytest.warns(UserWarning, match="the accuracy of agent 1 falls"):
         FLGame(CallableAccuracy(lambda S: S * [1, -1, 1] / 100), GAMMA, TAU)
+    with pytest.warns(UserWarning, match="the accuracy of agent 0 falls as agent 1 gives"):
+        FLGame(CallableAccuracy(lambda S: np.stack([S[:, 2] - S[:, 1], *S[:, 1:].T], 1) / 100), GAMMA, TAU)
 
 
 class Costs:
@@ -179,8 +192,11 @@ def test_fit_never_swallows_a_failure(monkeypatch):
         (np.ones((3, 2)), np.ones((3, 2)), "acc has an entry 1"),
         (np.ones((1, 2)), np.ones((1, 2)) / 2, "S has 1 measurements; expected at least 2"),
         (-np.ones((3, 2)), np.ones((3, 2)) / 2, r"S\[0, 0\] is -1"),
+        (np.zeros((3, 2)), np.ones((3, 2)) / 2, r"agents \[0, 1\] never contribute"),
+        (np.array([[1.0, 0], [2, 0], [3, 0]]), np.ones((3, 2)) / 2, r"agents \[1\] never contribute"),
+        (np.ones((3, 2)), np.ones((3, 2)) / 2, "S has rank below 2"),
     ],
-    ids=["shapes", "one", "few", "negative"],
+    ids=["shapes", "one", "few", "negative", "zeros", "silent", "proportional"],
 )
 def test_bad_measurements(S, acc, match):
     with pytest.raises(ValueError, match=match):
@@ -191,3 +207,17 @@ def test_import_is_light():
     code = "import sys, icml25.mshap; print([m for m in ('flwr', 'pandas', 'scipy.optimize', 'icml25.shared') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_methods_have_docstrings():
+    import inspect
+
+    import icml25.mshap as package
+
+    for name in package.__all__:
+        thing = getattr(package, name)
+        if inspect.isclass(thing):
+            for key, value in inspect.getmembers(thing):
+                if not key.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
+                    owner = next(c for c in thing.__mro__ if key in vars(c))
+                    assert vars(owner)[key].__doc__, f"{name}.{key}"

@@ -78,7 +78,7 @@ def test_all_permutations_are_exact(kind):
     for name in ("shares", "own_gradient"):
         np.testing.assert_allclose(getattr(along, name)(accuracy, s), getattr(exact, name)(accuracy, s), atol=1e-8)
     np.testing.assert_allclose(
-        along.deviation_shares(accuracy, s, t), exact.deviation_shares(accuracy, s, t), atol=1e-10
+        along.deviation_shares(accuracy, s, t[None]), exact.deviation_shares(accuracy, s, t[None]), atol=1e-10
     )
     for one, other in zip(along.potential(accuracy, s), exact.potential(accuracy, s), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-8)
@@ -120,7 +120,7 @@ def test_deviations_are_one_at_a_time(method):
     estimator = ShapleyEstimator(method, num_pairs=3 if method == "permutation" else None)
     for accuracy in (LinearFractional(W4), as_callable(W4)):
         moved = [estimator.shares(accuracy, np.where(np.arange(4) == i, t, s))[i] for i in range(4)]
-        np.testing.assert_allclose(estimator.deviation_shares(accuracy, s, t), moved, atol=1e-12)
+        np.testing.assert_allclose(estimator.deviation_shares(accuracy, s, t[None])[0], moved, atol=1e-12)
 
 
 def test_permutations_are_unbiased():
@@ -236,6 +236,14 @@ def test_settle():
         settle(gains + 0.1, values)
     with pytest.raises(ValueError, match=r"2\^4 = 16"):
         settle(gains, values[:-1])
+    for key, error, match in (
+        (0, TypeError, "the key 0; expected tuples or frozensets"),
+        ((2, 0), ValueError, r"names the coalition \[0, 2\] twice"),
+        ((0, 9), ValueError, "unknown coalition"),
+        ((0, 0), ValueError, "unknown coalition"),
+    ):
+        with pytest.raises(error, match=match):
+            settle(gains, named | {key: 1.0})
     del named[0, 2]
     with pytest.raises(ValueError, match=r"lacks the coalition \[0, 2\]"):
         settle(gains, named)
@@ -266,6 +274,9 @@ def test_bad_games():
         shapley_shares(lambda m: m, 3)
     with pytest.raises(ValueError, match="NaN"):
         shapley_shares(lambda m: np.full(len(m), np.nan), 3)
+    for wrong in (np.ones(8, dtype=complex), np.array(["a"] * 8), np.ones(8, dtype=bool)):
+        with pytest.raises(TypeError, match="v returned dtype"):
+            shapley_shares(lambda m, wrong=wrong: wrong[: len(m)], 3)
     with pytest.raises(ValueError, match="orders are of 2 agents; the game has 3"):
         shapley_shares(lambda m: m.sum(1), 3, orders=[[0, 1]])
     with pytest.raises(TypeError, match="n is True"):

@@ -1,7 +1,5 @@
 """Equilibria: closed forms, certificates, welfare, other mechanisms, pitfalls."""
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -114,7 +112,10 @@ def test_own_gradient_is_of_the_whole_utility(mechanism):
     np.testing.assert_allclose(mechanism.own_gradient(game, s), numeric, atol=1e-6)
     t = np.array([1.0, 2.0, 3.0, 4.0])
     moved = [mechanism.utilities(game, np.where(np.arange(4) == i, t, s))[i] for i in range(4)]
-    np.testing.assert_allclose(mechanism.deviation_utilities(game, s, t), moved, atol=1e-12)
+    np.testing.assert_allclose(mechanism.deviation_utilities(game, s, [t, s])[0], moved, atol=1e-12)
+    np.testing.assert_allclose(
+        mechanism.deviation_utilities(game, s, [t, s])[1], mechanism.utilities(game, s), atol=1e-12
+    )
 
 
 def test_payments_of_each_mechanism():
@@ -278,13 +279,118 @@ def test_bad_options(options, match):
 
 
 def test_potential_is_for_mshap():
-    with pytest.raises(ValueError, match="NoPayment has no potential"):
+    with pytest.raises(ValueError, match="NoPayment here has no potential"):
         solve(random_game(3, 0), NoPayment(), method="potential")
+    with pytest.raises(ValueError, match="MShap with exact shares"):
+        solve(random_game(3, 0), MShap(ShapleyEstimator(num_pairs=3)), method="potential")
+    rows = compare(random_game(3, 0), [MShap(), NoPayment(), MShap(ShapleyEstimator(num_pairs=3))], method="potential")
+    assert all(row["converged"] for row in rows)
 
 
-def test_the_tilt_alone_reaches_the_equilibrium_of_sampled_shares(monkeypatch):
-    monkeypatch.setattr(sys.modules["icml25.mshap.solve"], "_POLISH", 0)
-    mechanism = MShap(ShapleyEstimator(num_pairs=5))
-    eq = random_game(4, 11).solve(mechanism, tol=1e-5)
-    assert eq.converged and eq.exploitability < 1e-9
-    assert eq.contributions.min() > 0 or eq.contributions.max() < 100, "an edge on every side would show nothing"
+def sigmoid(S, middle, width):
+    return np.tile(1 / (1 + np.exp(-(S.sum(1, keepdims=True) - middle) / width)), (1, S.shape[1]))
+
+
+def test_a_stationary_point_with_a_better_deviation_is_not_converged():
+    game = FLGame(CallableAccuracy(lambda S: sigmoid(S, 20, 2)), [0.005, 0.005], [50.0, 50.0])
+    for method in ("potential", "dynamics"):
+        with pytest.warns(UserWarning, match=r"no equilibrium: an agent gains 1\.[78]"):
+            eq = game.solve(MShap(), method=method, init=[0.0, 0.0])
+        assert not eq.converged and eq.exploitability > 1.7 and eq.contributions.sum() == 0
+    assert game.solve(MShap(), init=[0.0, 0.0], restarts=6).converged
+
+
+def test_restarts_take_the_largest_welfare():
+    """Nobody gives, or both do: two equilibria."""
+    game = FLGame(CallableAccuracy(lambda S: sigmoid(S, 60, 5)), [0.005, 0.005], [50.0, 50.0])
+    nobody = game.solve(NoPayment(), init=[0.0, 0.0])
+    assert nobody.converged and nobody.welfare == pytest.approx(0, abs=1e-12)
+    best = game.solve(NoPayment(), init=[0.0, 0.0], restarts=8)
+    assert best.converged and best.welfare > 1
+
+
+def test_exploitability_looks_beyond_the_first_hill():
+    def steps(S):
+        return 0.3 * (1 - np.exp(-S)) + 0.03 * np.clip((S - 5) / 0.01, 0, 1)
+
+    game = FLGame(CallableAccuracy(steps), [0.015], [50.0])
+    s = np.array([np.log(20)])
+    fine = np.linspace(0, 50, 500_001)[:, None]
+    gain = (steps(fine) - 0.015 * fine).max() - (steps(s) - 0.015 * s)[0]
+    assert exploitability(game, NoPayment(), s) == pytest.approx(gain, rel=1e-3) and gain > 0.01
+    with pytest.warns(UserWarning, match="no equilibrium"):
+        assert not game.solve(NoPayment()).converged
+
+
+def test_exploitability_sees_both_ends():
+    """Utilities that are best at nothing, and at everything."""
+    line = FLGame(CallableAccuracy(lambda S: S / 100), [0.02, 0.001], [50.0, 50.0])
+    assert exploitability(line, NoPayment(), [50.0, 50.0]) == pytest.approx(0.5)
+    assert exploitability(line, NoPayment(), [0.0, 0.0]) == pytest.approx(0.45)
+    assert exploitability(line, NoPayment(), [0.0, 50.0]) == pytest.approx(0, abs=1e-15)
+    jump = FLGame(CallableAccuracy(lambda S: np.where(S >= 50, 0.9, 0.0)), [0.001], [50.0])
+    assert exploitability(jump, NoPayment(), [0.0]) == pytest.approx(0.85)
+    entry = FLGame(CallableAccuracy(lambda S: 0.01 * S), LumpCost(), [50.0])
+    assert exploitability(entry, NoPayment(), [50.0]) == pytest.approx(0.5)
+
+
+class LumpCost:
+    """1 as soon as anything is given."""
+
+    def value(self, s):
+        return np.where(s > 0, 1.0, 0.0)
+
+    def grad(self, s):
+        return np.zeros(len(s))
+
+
+def test_reciprocity_of_an_agent_that_gives_nothing_and_is_taxed():
+    assert reciprocity([0.1, 0.5], [-0.4, 0.4], [0, 0.6]) == -np.inf
+    assert free_riders([0.1, 0.5], [-0.4, 0.4], [0, 0.6]) == []
+    assert reciprocity([0.5, 0.001], [0, 0], [0.5, 0.005]) == pytest.approx(0.2), "small shares count"
+
+
+def test_welfare_leaves_payments_out():
+    """They cancel only with gains over a(0)."""
+    with pytest.warns(UserWarning, match="payments will sum"):
+        game = FLGame(PowerLaw(0.5, 0.5), [0.01, 0.02], [50.0, 50.0], baseline="none")
+    found = evaluate(game, MShap(), [3.0, 4.0])
+    assert found.payments.sum() == pytest.approx(-1)
+    assert found.welfare == pytest.approx(found.accuracies.sum() - found.costs.sum())
+
+
+def test_first_step_is_half_of_the_inverse_curvature():
+    from icml25.mshap.solve import _half_ratio
+
+    assert _half_ratio(np.array([3.0, 4.0]), np.array([0.0, 2.0])) == 1.25
+    assert _half_ratio(np.zeros(2), np.ones(2)) == _half_ratio(np.ones(2), np.zeros(2)) == np.inf
+
+
+def test_distinct_agents_move_in_a_step():
+    game = random_game(4, 8)
+    for seed in range(5):
+        with np.errstate(all="ignore"):
+            eq = game.solve(MShap(), method="dynamics", agents_per_step=3, step=1.0, max_iter=1, seed=seed)
+        assert (eq.contributions != 1).sum() == 3
+
+
+@pytest.mark.parametrize("wrong", [MShap, "mshap", None], ids=["class", "text", "none"])
+def test_mechanisms_are_checked(wrong):
+    game = random_game(2, 0)
+    for call in (solve, lambda g, m: evaluate(g, m, [1.0, 1.0]), lambda g, m: exploitability(g, m, [1.0, 1.0])):
+        with pytest.raises(TypeError, match="expected a Mechanism such as MShap"):
+            call(game, wrong)
+    with pytest.raises(TypeError, match="expected a Mechanism"):
+        compare(game, [wrong])
+
+
+def test_groups_give_the_deviations_of_the_full_matrix():
+    rng, ids = np.random.default_rng(0), np.arange(14) % 3
+    W, tau = rng.random((3, 3)) * 0.1, np.full(14, 50.0)
+    s, T = rng.random(14) * 50, rng.random((2, 14)) * 50
+    formula = LinearFractional(W, groups=ids)
+    plain = CallableAccuracy(formula)
+    mechanism = MShap(ShapleyEstimator(num_pairs=3))
+    games = [FLGame(accuracy, np.full(14, 0.01), tau) for accuracy in (formula, plain)]
+    one, other = (mechanism.deviation_utilities(game, s, T) for game in games)
+    np.testing.assert_allclose(one, other, atol=1e-12)

@@ -93,6 +93,26 @@ def test_closed_form_and_shares(track):
     assert row["share_error"] > 1e-4
 
 
+def test_an_agent_that_gives_nothing_and_pays_shows(objective):
+    result = solved(objective, MShap())
+    result["contributions_0"] = np.array([0.0, 5.0])
+    result["payments_0"] = np.array([-10.0, 10.0])
+    row = objective.evaluate_result(**result)
+    assert row["reciprocity_gap"] == np.inf and row["unfair_games"] == row["taxed_games"] == 0.5
+    assert row["reciprocity"] == pytest.approx(1)
+
+
+def test_the_peer_computes_the_same(track):
+    from icml25.mshap.bench import reevaluated_shares, shares
+
+    made = track.Objective()
+    made.budget, made.seed = "smoke", 0
+    made.set_data("scale", n=9, groups=3)
+    one, other = shares(made.public, {}), reevaluated_shares(made.public, {})
+    np.testing.assert_allclose(one["shares"], other["shares"], atol=1e-12)
+    np.testing.assert_allclose(one["slope"], other["slope"], atol=1e-12)
+
+
 def test_federated_averaging(track):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(3, 40, 5)), rng.integers(0, 10, (3, 40))

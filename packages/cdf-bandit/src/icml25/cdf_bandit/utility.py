@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import logsumexp
 
 from icml25.cdf_bandit.checks import LARGEST, check_integer, check_number
 
@@ -212,7 +211,9 @@ class Entropic(Utility):
         exponent, mass = cell - self.beta * (line.s[:-1] - lo), np.diff(line.F, axis=-1)
         if self.beta * (hi - lo) < 1:  # the expectation is near one
             return lo - np.log1p(mass @ np.expm1(exponent)) / self.beta
-        return lo - logsumexp(exponent, b=mass, axis=-1) / self.beta
+        top = np.where(mass != 0, exponent, -np.inf).max(-1, keepdims=True)
+        scaled = (mass * np.exp(np.minimum(exponent - top, 0))).sum(-1)
+        return lo - (top[..., 0] + np.log(scaled)) / self.beta
 
     def lipschitz_on(self, lo: float | int, hi: float | int) -> float:
         rate = 2 * self.beta * float(hi - lo)

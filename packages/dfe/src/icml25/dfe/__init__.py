@@ -3,7 +3,16 @@
 from importlib.metadata import version as _version
 
 from icml25.dfe.baselines import ExploreThenCommit, PacketRandomMatching, PhasedCUCB, UniformMatching
-from icml25.dfe.dfe import DFE, AnytimeDFE, DFEPlayer, HorizonTooShortWarning, eliminate, players
+from icml25.dfe.checks import SigmaTooSmallWarning
+from icml25.dfe.dfe import (
+    DFE,
+    AnytimeDFE,
+    DFEPlayer,
+    HorizonTooShortWarning,
+    MusicalChairsError,
+    eliminate,
+    players,
+)
 from icml25.dfe.env import Episode, MaxMinBandit, Segment, gap_instance, random_instance
 from icml25.dfe.matching import bottleneck_matching, covering_matchings, saturating_support
 from icml25.dfe.simulate import SimulationResult, play, simulate
@@ -17,9 +26,11 @@ __all__ = [
     "ExploreThenCommit",
     "HorizonTooShortWarning",
     "MaxMinBandit",
+    "MusicalChairsError",
     "PacketRandomMatching",
     "PhasedCUCB",
     "Segment",
+    "SigmaTooSmallWarning",
     "SimulationResult",
     "UniformMatching",
     "__version__",

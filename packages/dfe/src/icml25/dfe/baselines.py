@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from icml25.dfe.checks import check_integer, check_positive
-from icml25.dfe.env import Episode, Segment, collisions
+from icml25.dfe.checks import Settings, check_integer, check_positive, warn_of_noise
+from icml25.dfe.env import Episode, MaxMinBandit, Segment, collisions
 from icml25.dfe.matching import bottleneck_matching
 
 Script = Generator[Segment, Float[np.ndarray, "L N"], None]
@@ -21,7 +21,7 @@ def cyclic_shifts(n_players: int, n_arms: int) -> Int[np.ndarray, "K N"]:
     return (np.arange(n_players) + np.arange(n_arms)[:, None]) % n_arms
 
 
-class UniformMatching:
+class UniformMatching(Settings):
     """Cyclic shifts for ever: player i on arm (i + t) mod K. No communication, no learning."""
 
     def segments(self, episode: Episode) -> Script:
@@ -31,7 +31,7 @@ class UniformMatching:
             yield Segment(shifts, 1)
 
 
-class ExploreThenCommit:
+class ExploreThenCommit(Settings):
     """Explore by cyclic shifts, then stay on the bottleneck matching of the sample means (sent free of charge).
 
     Parameters
@@ -50,7 +50,7 @@ class ExploreThenCommit:
         yield Segment(matching[None], episode.horizon)
 
 
-class PhasedCUCB:
+class PhasedCUCB(Settings):
     """Centralised: the bottleneck matching of the UCBs, computed anew when the count of a played pair has doubled.
 
     Parameters
@@ -60,6 +60,10 @@ class PhasedCUCB:
 
     def __init__(self, sigma: float | int = 0.5) -> None:
         self.sigma = check_positive(sigma, "sigma")
+
+    def check(self, env: MaxMinBandit, horizon: int) -> None:
+        """Warn of noise above sigma."""
+        warn_of_noise(self.sigma, env.noise)
 
     def segments(self, episode: Episode) -> Script:
         """Play one run."""
@@ -74,12 +78,13 @@ class PhasedCUCB:
             counts[players, matching] += rounds
 
 
-class PacketRandomMatching:
+class PacketRandomMatching(Settings):
     """Decentralised packets of exploration, random matching and exploitation, in the spirit of Bistritz et al. (2020).
 
     Packet k = 1, 2, ..: (1) uniformly random arms, of which samples without collision count; (2) players draw among the
     arms with sample mean >= g_k until they hold one without collision; (3) a check whether all hold one, then
-    g_{k+1} = g_k + eps_k or g_k - eps_k, eps_k = 1 / (2 sqrt(k)); (4) 2^k rounds on the best matching found so far.
+    g_{k+1} = g_k + eps_k or g_k - eps_k, eps_k = 1 / (2 sqrt(k)); (4) 2^k rounds on the successful matching whose
+    worst player has the largest sample mean by now.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ class PacketRandomMatching:
         n, k, rng = episode.n_players, episode.n_arms, episode.rng
         players = np.arange(n)
         sums, counts = np.zeros((n, k)), np.zeros((n, k))
-        threshold, best = 0.5, (-np.inf, np.arange(n))
+        threshold, found = 0.5, set()
         for packet in count(1):
             actions = rng.integers(k, size=(self.c1 * k, n))
             gained = yield Segment(actions, 1)
@@ -106,10 +111,12 @@ class PacketRandomMatching:
             yield Segment(rows, 1)
             arms = rows[-1]
             yield Segment(arms[None], n)  # the check; its outcome is taken as known to all
-            if frozen and threshold >= best[0]:
-                best = threshold, arms
+            if frozen:
+                found.add(tuple(arms.tolist()))
             threshold += (1 if frozen else -1) / (2 * sqrt(packet))
-            yield Segment(best[1][None], 2**packet)
+            means = sums / np.maximum(counts, 1)
+            best = max(sorted(found), key=lambda arms: means[players, arms].min(), default=tuple(range(n)))
+            yield Segment(np.array([best]), 2**packet)
 
     def _match(self, wanted: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
         """Rounds of random matching, and whether all players hold an arm at their end."""

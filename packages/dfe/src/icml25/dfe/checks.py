@@ -1,9 +1,35 @@
 """Refusal of bad input, in words."""
 
+import warnings
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+MAX_HORIZON = 10**12
+
+
+class SigmaTooSmallWarning(UserWarning):
+    """The rewards are noisier than the policy believes, so that its confidence intervals are too narrow."""
+
+
+def warn_of_noise(sigma: float, noise: float) -> None:
+    """Warn the caller of `simulate` or `players` if the noise of a bandit is above the policy's sigma."""
+    if noise > sigma:
+        warnings.warn(
+            f"the rewards have sigma = {noise}, the policy has sigma = {sigma}: its confidence intervals are too narrow",
+            SigmaTooSmallWarning,
+            stacklevel=4,
+        )
+
+
+class Settings:
+    """Shows the arguments of the constructor, which the object keeps under their names."""
+
+    def __repr__(self) -> str:
+        named = ", ".join(f"{name}={getattr(self, name)!r}" for name in signature(type(self)).parameters)
+        return f"{type(self).__name__}({named})"
 
 
 def check_integer(value: Any, name: str, least: int) -> int:
@@ -17,6 +43,39 @@ def check_integer(value: Any, name: str, least: int) -> int:
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
     return int(value)
+
+
+def check_horizon(value: Any) -> int:
+    """A number of rounds whose sums and products fit 64 bits, or an error."""
+    horizon = check_integer(value, "horizon", 1)
+    if horizon > MAX_HORIZON:
+        raise ValueError(f"horizon must be at most {MAX_HORIZON} (10^12), got {value}")
+    return horizon
+
+
+def check_rng(value: Any, name: str) -> np.random.Generator:
+    """The generator itself, or one from an integer seed or None."""
+    if isinstance(value, np.random.Generator):
+        return value
+    if value is None:
+        return np.random.default_rng()
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer seed, a numpy Generator or None, got {value!r}")
+    return np.random.default_rng(check_integer(value, name, 0))
+
+
+def check_collision(value: Any) -> bool:
+    """A boolean, or 0 or 1."""
+    if not isinstance(value, (bool, np.bool_, int, np.integer)) or value not in (0, 1):
+        raise TypeError(f"collision must be True or False (or 1 or 0), got {value!r}")
+    return bool(value)
+
+
+def check_array(values: Any, name: str) -> np.ndarray:
+    """An array without a mask."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} must not be a masked array: masked entries would be used; fill them first")
+    return np.asarray(values)
 
 
 def check_positive(value: Any, name: str) -> float:
@@ -37,7 +96,7 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
 
 def check_matrix(values: Any, name: str) -> Float[np.ndarray, "N K"]:
     """A fresh float64 matrix of real numbers, players in rows, at least as many columns as rows."""
-    array = np.asarray(values)
+    array = check_array(values, name)
     if array.dtype == object:
         if any(isinstance(x, (str, bytes, bool)) for x in array.ravel()):
             raise TypeError(f"{name} must hold real numbers, got dtype object with text or booleans")
@@ -53,7 +112,7 @@ def check_matrix(values: Any, name: str) -> Float[np.ndarray, "N K"]:
 
 def check_graph(values: Any, name: str) -> np.ndarray:
     """A fresh boolean matrix of player-arm pairs."""
-    array = np.asarray(values)
+    array = check_array(values, name)
     if array.dtype != bool and not (array.dtype.kind in "iu" and np.isin(array, (0, 1)).all()):
         raise TypeError(f"{name} must hold booleans (or 0 and 1), got dtype {array.dtype}")
     check_shape(array.shape, name)
@@ -73,7 +132,7 @@ def check_shape(shape: tuple[int, ...], name: str) -> None:
 def check_matching(values: Any, name: str, active: np.ndarray) -> Int[np.ndarray, " N"]:
     """Distinct active arms, one a player."""
     n, k = active.shape
-    array = np.asarray(values)
+    array = check_array(values, name)
     if array.dtype.kind not in "iu" or array.shape != (n,):
         raise ValueError(f"{name} must be {n} integers, got shape {array.shape} of dtype {array.dtype}")
     inside = ((array >= 0) & (array < k)).all()

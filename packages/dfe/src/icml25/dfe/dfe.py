@@ -7,8 +7,20 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
 
-from icml25.dfe.checks import check_choice, check_integer, check_positive
+from icml25.dfe.checks import (
+    Settings,
+    check_choice,
+    check_collision,
+    check_graph,
+    check_horizon,
+    check_integer,
+    check_matrix,
+    check_positive,
+    check_rng,
+    warn_of_noise,
+)
 from icml25.dfe.communication import (
     GRID_STEPS,
     MeanCodec,
@@ -19,38 +31,53 @@ from icml25.dfe.communication import (
     musical_chairs,
     musical_chairs_rounds,
 )
-from icml25.dfe.env import Episode, MaxMinBandit, Segment, collisions
+from icml25.dfe.env import Episode, MaxMinBandit, Segment, check_bandit, collisions
 from icml25.dfe.matching import bottleneck_matching, covering_matchings, saturating_support
 
 LEADER = 0
 FLOAT_BITS = 64
+FINEST_GRID = 2.0**-50  # means in [0, 1] have 53 bits
 
 
 class HorizonTooShortWarning(UserWarning):
     """The horizon ends before every pair has been tried once."""
 
 
+class MusicalChairsError(RuntimeError):
+    """A player found no arm of its own, or noticed that another did not, which has a probability of at most N / T^2."""
+
+
 def eliminate(
-    active: Bool[np.ndarray, "N K"], mean: Float[np.ndarray, "N K"], width: Float[np.ndarray, "N K"]
+    active: ArrayLike, mean: ArrayLike, width: ArrayLike
 ) -> tuple[Bool[np.ndarray, "N K"], Int[np.ndarray, " N"]]:
     """Drop the pairs that can be in no max-min matching.
 
     Parameters
     ----------
     active : (N, K) bool.
-    mean, width : (N, K) float64, sample means and half-widths of their confidence intervals.
+    mean, width : (N, K) real, sample means and half-widths >= 0 of their confidence intervals; inf allowed for width.
 
     Returns
     -------
     active, base : the remaining pairs, and the matching that attains gamma_L = max_m min_i LCB.
 
+    Raises
+    ------
+    ValueError: shapes that differ, a negative or NaN width, an infinite or NaN mean, no matching inside active.
+    TypeError: active that is not boolean, mean or width that are no numbers.
+
     Source: step 3: (a) UCB < gamma_L; (b) in no matching of all players of the remaining graph.
     """
-    value, base = bottleneck_matching(np.where(active, mean - width, -np.inf), active)
-    return saturating_support(active & (mean + width >= value)), base
+    graph, centre, half = check_graph(active, "active"), check_matrix(mean, "mean"), check_matrix(width, "width")
+    if not graph.shape == centre.shape == half.shape:
+        raise ValueError(f"active, mean and width must have one shape, got {graph.shape}, {centre.shape}, {half.shape}")
+    if not (np.isfinite(centre[graph]).all() and (half[graph] >= 0).all()):
+        raise ValueError("mean must be finite and width at least 0 on the active pairs")
+    value, base = bottleneck_matching(np.where(graph, centre - half, -np.inf), graph)
+    return saturating_support(graph & (centre + half >= value)), base
 
 
-class DFE:
+class DFE(Settings):
     """Decentralized fair elimination, known horizon.
 
     Parameters
@@ -80,6 +107,7 @@ class DFE:
     ) -> None:
         self.C = check_positive(C, "C")
         self.sigma = check_positive(sigma, "sigma")
+        check_positive(self.C * self.sigma, "C * sigma")
         self.n0 = check_integer(n0, "n0", 1)
         self.communication = check_choice(communication, "communication", ("free", "collision"))
         self.init = check_choice(init, "init", ("known", "musical_chairs"))
@@ -92,9 +120,10 @@ class DFE:
         return horizon
 
     def check(self, env: MaxMinBandit, horizon: int) -> None:
-        """Refuse an environment that the messages cannot describe; warn of a horizon that ends in the first cover."""
+        """Refuse an environment that the messages cannot describe; warn of noise above sigma and of a horizon that ends in the first cover."""
         if self.communication == "collision" and not ((env.means >= 0) & (env.means <= 1)).all():
             raise ValueError("communication='collision' sends means in [0, 1]; rescale the means of the bandit")
+        warn_of_noise(self.sigma, env.noise)
         first = self.n0 * env.n_arms
         if self.init == "musical_chairs":
             first += sum(musical_chairs_rounds(env.n_arms, horizon))
@@ -140,11 +169,11 @@ class DFE:
             plan.advance(active, base)
             episode.active = plan.active[rank_of]
 
-    def players(self, n_players: int, n_arms: int, horizon: int, rng: np.random.Generator) -> "list[DFEPlayer]":
+    def players(self, n_players: Any, n_arms: Any, horizon: Any, rng: Any) -> "list[DFEPlayer]":
         """N independent player objects; generators are spawned from ``rng``."""
         return [
             DFEPlayer(rank, n_players, n_arms, horizon, policy=self, seed=seed)
-            for rank, seed in enumerate(rng.spawn(n_players))
+            for rank, seed in enumerate(check_rng(rng, "rng").spawn(check_integer(n_players, "n_players", 1)))
         ]
 
     def _seat(self, episode: Episode) -> Generator[Segment, Float[np.ndarray, "L N"], np.ndarray]:
@@ -220,6 +249,12 @@ class Plan:
         self.counts = np.zeros((n_players, n_arms), dtype=np.int64)
         self.epoch = self.time = 0
         self.cover = covering_matchings(self.active, self.base)
+        finest = self.log_term / sqrt(horizon) / GRID_STEPS
+        if policy.communication == "collision" and finest < FINEST_GRID:
+            raise ValueError(
+                f"C = {policy.C} and sigma = {policy.sigma} need means on a grid of steps {finest:.3g}, finer than the "
+                f"{FINEST_GRID:.3g} that communication='collision' can send; raise C or sigma"
+            )
 
     @property
     def rounds(self) -> int:
@@ -279,7 +314,7 @@ class DFEPlayer:
     ----------
     rank, n_players : None until known. inbox, outbox : lists of (sender, message) and (receiver, message), free mode.
     active : (N, K) bool, pairs that the player knows to be active, rows by rank.
-    message_bits_, comm_rounds_ : bits sent, and rounds of communication so far.
+    rounds_, message_bits_, comm_rounds_ : rounds, bits sent, and rounds of communication so far.
 
     Raises
     ------
@@ -293,14 +328,16 @@ class DFEPlayer:
         n_arms: Any,
         horizon: Any,
         *,
-        policy: DFE | None = None,
-        seed: int | np.random.Generator | None = None,
+        policy: Any = None,
+        seed: Any = None,
         **settings: Any,
     ) -> None:
         if policy is not None and settings:
             raise TypeError(f"give policy or its settings, not both; got {', '.join(settings)}")
+        if policy is not None and not isinstance(policy, DFE):
+            raise TypeError(f"policy must be a DFE, got {policy!r}")
         self.policy = DFE(**settings) if policy is None else policy
-        self.horizon = check_integer(horizon, "horizon", 1)
+        self.horizon = check_horizon(horizon)
         self.n_arms = check_integer(n_arms, "n_arms", 1)
         self.rank: int | None = None
         self.n_players: int | None = None
@@ -312,9 +349,9 @@ class DFEPlayer:
         self.inbox: list[tuple[int, Any]] = []
         self.outbox: list[tuple[int, Any]] = []
         self.matchings_per_epoch: list[int] = []
-        self.message_bits_ = self.comm_rounds_ = 0
+        self.rounds_ = self.message_bits_ = self.comm_rounds_ = 0
         self._plan: Plan | None = None
-        self._script = self._play(np.random.default_rng(seed))
+        self._script = self._play(check_rng(seed, "seed"))
         self._arm = next(self._script)
         self._chosen = False
 
@@ -340,7 +377,8 @@ class DFEPlayer:
 
         Raises
         ------
-        RuntimeError: before ``choose``. ValueError: reward NaN or infinite. TypeError: reward no number.
+        RuntimeError: before ``choose``. ValueError: reward NaN or infinite. TypeError: reward no number, collision neither
+        a boolean nor 0 or 1. MusicalChairsError: the chairs failed.
         """
         if not self._chosen:
             raise RuntimeError("observe() before choose(): choose an arm first")
@@ -350,8 +388,10 @@ class DFEPlayer:
             raise TypeError(f"reward must be a number, got {reward!r}") from None
         if not finite:
             raise ValueError(f"reward must be finite, got {reward}")
+        collided = check_collision(collision)
         self._chosen = False
-        self._arm = self._script.send((reward, bool(collision)))
+        self.rounds_ += 1
+        self._arm = self._script.send((reward, collided))
 
     def receive(self, sender: int, message: Any) -> None:
         """Put a message of another player into the inbox, and go on if it was waited for (free mode)."""
@@ -362,8 +402,8 @@ class DFEPlayer:
     def _play(self, rng: np.random.Generator) -> Rounds:
         if self.policy.init == "musical_chairs":
             found = yield from musical_chairs(self.n_arms, self.horizon, rng)
-            if found is None or found[1] > self.n_arms:
-                raise RuntimeError("musical chairs failed (probability below N / T^2): no arm of its own was found")
+            if found is None or found[1] > self.n_arms:  # a player without an own arm disturbs the others' count
+                raise MusicalChairsError("musical chairs failed (probability at most N / T^2): no own arm was found")
             self.rank, self.n_players = found
         assert self.rank is not None and self.n_players is not None
         rank = self.rank
@@ -449,9 +489,7 @@ class DFEPlayer:
         return bits
 
 
-def players(
-    env: MaxMinBandit, horizon: Any, seed: int | np.random.Generator | None = None, **settings: Any
-) -> list[DFEPlayer]:
+def players(env: Any, horizon: Any, seed: Any = None, **settings: Any) -> list[DFEPlayer]:
     """Build the N players of an environment.
 
     Parameters
@@ -465,6 +503,7 @@ def players(
     ------
     ValueError, TypeError: as `DFE` and `DFEPlayer`.
     """
+    check_bandit(env)
     policy = DFE(**settings)
-    policy.check(env, check_integer(horizon, "horizon", 1))
-    return policy.players(env.n_players, env.n_arms, horizon, np.random.default_rng(seed))
+    policy.check(env, check_horizon(horizon))
+    return policy.players(env.n_players, env.n_arms, horizon, check_rng(seed, "seed"))

@@ -1,13 +1,21 @@
 """The world: players, arms, rewards, collisions and the max-min regret."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from icml25.dfe.checks import check_choice, check_integer, check_matrix, check_positive
+from icml25.dfe.checks import (
+    check_array,
+    check_choice,
+    check_horizon,
+    check_integer,
+    check_matrix,
+    check_positive,
+    check_rng,
+)
 from icml25.dfe.matching import bottleneck_matching
 
 
@@ -35,6 +43,7 @@ class Episode:
     message_bits: int = 0
 
     def __post_init__(self) -> None:
+        check_horizon(self.horizon)
         self.active = np.ones((self.n_players, self.n_arms), dtype=bool)
 
 
@@ -43,7 +52,7 @@ class MaxMinBandit:
 
     Parameters
     ----------
-    means : (N, K) real, K >= N; in [0, 1] for Bernoulli rewards.
+    means : (N, K) real, K >= N; in [0, 1] for Bernoulli rewards, with a max-min value of at least 0 for gaussian ones.
     reward : "bernoulli" (default) or "gaussian".
     sigma : standard deviation of gaussian rewards, default 0.5; of no effect on Bernoulli rewards.
 
@@ -51,12 +60,13 @@ class MaxMinBandit:
     ----------
     max_min_value : gamma*, the largest value that all players can have at once.
     max_min_matching : (N,) int, a matching that attains it.
+    noise : the rewards are noise-subgaussian, sigma or, for Bernoulli rewards, 0.5.
     gap : Delta, the least gamma* - mean over the pairs below gamma*; inf without such pairs.
 
     Raises
     ------
-    ValueError: K < N, NaN or infinite means, means outside [0, 1] (Bernoulli), naming (player, arm); sigma <= 0.
-    TypeError: means that are no numbers.
+    ValueError: K < N, NaN or infinite means, means outside [0, 1] (Bernoulli), naming (player, arm); sigma <= 0; a max-min
+    value below 0, where all players would do better to collide. TypeError: means that are no numbers.
 
     Source: Section 2 (problem), regret of the means.
     """
@@ -65,6 +75,7 @@ class MaxMinBandit:
         self.means = check_matrix(means, "means")
         self.reward = check_choice(reward, "reward", ("bernoulli", "gaussian"))
         self.sigma = check_positive(sigma, "sigma")
+        self.noise = self.sigma if reward == "gaussian" else 0.5
         outside = (self.means < 0) | (self.means > 1) if reward == "bernoulli" else np.zeros(self.means.shape, bool)
         wrong = np.argwhere(~np.isfinite(self.means) | outside)
         if len(wrong):
@@ -74,18 +85,21 @@ class MaxMinBandit:
         self.means.flags.writeable = False
         self.n_players, self.n_arms = self.means.shape
         self.max_min_value, self.max_min_matching = bottleneck_matching(self.means)
+        if self.max_min_value < 0:
+            raise ValueError(
+                f"means have the max-min value {self.max_min_value}; it must be at least 0, since a collision pays 0 and "
+                "would be better than every matching (add a constant to the means)"
+            )
         below = self.max_min_value - self.means[self.means < self.max_min_value]
         self.gap = float(below.min(initial=np.inf))
 
-    def step(
-        self, actions: ArrayLike, rng: np.random.Generator
-    ) -> tuple[Float[np.ndarray, "R N"], Bool[np.ndarray, "R N"]]:
+    def step(self, actions: ArrayLike, rng: Any) -> tuple[Float[np.ndarray, "R N"], Bool[np.ndarray, "R N"]]:
         """Play R rounds.
 
         Parameters
         ----------
         actions : (R, N) int, an arm for each player.
-        rng : source of the rewards.
+        rng : source of the rewards, a generator or an integer seed.
 
         Returns
         -------
@@ -96,7 +110,7 @@ class MaxMinBandit:
         ValueError: an arm out of range, naming the player; a wrong shape. TypeError: actions that are no integers.
         """
         mean, collided = self.outcome(self._check_actions(actions))
-        return self.draw(mean, collided, 1, rng), collided
+        return self.draw(mean, collided, 1, check_rng(rng, "rng")), collided
 
     def round_regret(self, actions: ArrayLike) -> Float[np.ndarray, " R"]:
         """Regret of R rounds: max(0, gamma* - min_i mean_i), where a collided player has mean 0.
@@ -135,7 +149,7 @@ class MaxMinBandit:
         return np.where(collided, 0.0, rounds * mean + noise)
 
     def _check_actions(self, actions: ArrayLike) -> np.ndarray:
-        array = np.asarray(actions)
+        array = check_array(actions, "actions")
         if array.dtype.kind not in "iu":
             raise TypeError(f"actions must be integers, got dtype {array.dtype}")
         if array.ndim != 2 or array.shape[1] != self.n_players:
@@ -145,6 +159,12 @@ class MaxMinBandit:
             row, player = wrong[0].tolist()
             raise ValueError(f"actions of player {player} must be in 0..{self.n_arms - 1}, got {array[row, player]}")
         return array.astype(np.int64)
+
+
+def check_bandit(env: Any) -> None:
+    """Refuse what is no bandit."""
+    if not isinstance(env, MaxMinBandit):
+        raise TypeError(f"env must be a MaxMinBandit, got {type(env).__name__}")
 
 
 def collisions(actions: np.ndarray, n_arms: int) -> np.ndarray:
@@ -178,7 +198,7 @@ def random_instance(
     n_players: int,
     n_arms: int,
     gap: float | int | None = None,
-    seed: int | np.random.Generator | None = None,
+    seed: Any = None,
 ) -> Float[np.ndarray, "N K"]:
     """Means drawn uniformly from (0.05, 0.95), those below the max-min value lowered to at least ``gap`` below it.
 
@@ -194,7 +214,7 @@ def random_instance(
     """
     n = check_integer(n_players, "n_players", 1)
     k = check_integer(n_arms, "n_arms", n)
-    rng = np.random.default_rng(seed)
+    rng = check_rng(seed, "seed")
     if gap is None:
         return rng.uniform(0.05, 0.95, (n, k))
     delta = check_positive(gap, "gap")

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from icml25.dfe.checks import check_choice, check_integer
-from icml25.dfe.env import Episode, MaxMinBandit, Segment
+from icml25.dfe.checks import check_array, check_choice, check_horizon, check_integer, check_rng
+from icml25.dfe.dfe import MusicalChairsError
+from icml25.dfe.env import Episode, MaxMinBandit, Segment, check_bandit
 
 CHUNK = 2**16  # rounds drawn at a time in round mode
 N_CHECKPOINTS = 50
@@ -81,10 +82,10 @@ class _Record:
 
 def simulate(
     policy: Any,
-    env: MaxMinBandit,
+    env: Any,
     horizon: Any,
     n_runs: Any = 1,
-    seed: int | np.random.Generator | None = None,
+    seed: Any = None,
     checkpoints: ArrayLike | None = None,
     mode: str = "epoch",
     n_jobs: Any = 1,
@@ -95,7 +96,7 @@ def simulate(
     ----------
     policy : has ``segments(episode)`` (see `DFE.segments`), or, in round mode, ``players(N, K, T, rng)``.
     env : the bandit.
-    horizon : T rounds. n_runs : default 1.
+    horizon : T rounds, at most 10^12. n_runs : default 1.
     seed : integer or generator; each run has a stream of its own, so n_jobs changes nothing.
     checkpoints : increasing rounds in 1..T at which the regret is reported; default 50, log spaced.
     mode : "epoch" draws the sums of whole segments (time grows with log T for DFE); "round" draws each reward, with
@@ -104,12 +105,11 @@ def simulate(
 
     Raises
     ------
-    ValueError: horizon or n_runs below 1 or no integer, bad checkpoints or mode.
+    ValueError: horizon or n_runs below 1 or no integer, horizon above 10^12, bad checkpoints or mode.
     TypeError: mode "epoch" and a policy without ``segments``.
     """
-    if not isinstance(env, MaxMinBandit):
-        raise TypeError(f"env must be a MaxMinBandit, got {type(env).__name__}")
-    end, runs = check_integer(horizon, "horizon", 1), check_integer(n_runs, "n_runs", 1)
+    check_bandit(env)
+    end, runs = check_horizon(horizon), check_integer(n_runs, "n_runs", 1)
     jobs = check_integer(n_jobs, "n_jobs", 1)
     check_choice(mode, "mode", ("epoch", "round"))
     points = _check_checkpoints(checkpoints, end)
@@ -122,7 +122,7 @@ def simulate(
     if hasattr(policy, "check"):
         policy.check(env, end)
     one = _play_players if not whole and hasattr(policy, "players") else _play_segments
-    calls = [(policy, env, end, rng, points, whole) for rng in np.random.default_rng(seed).spawn(runs)]
+    calls = [(policy, env, end, rng, points, whole) for rng in check_rng(seed, "seed").spawn(runs)]
     if jobs == 1:
         return SimulationResult.join([one(*call) for call in calls])
     try:
@@ -135,12 +135,14 @@ def simulate(
 
 def play(
     players: Sequence[Any],
-    env: MaxMinBandit,
+    env: Any,
     horizon: Any,
-    rng: int | np.random.Generator | None = None,
+    rng: Any = None,
     checkpoints: ArrayLike | None = None,
 ) -> SimulationResult:
     """Let player objects play round by round; messages are delivered at the end of a round.
+
+    Where musical chairs fail, all players collide on the first arm for the rest of the run.
 
     Parameters
     ----------
@@ -150,17 +152,25 @@ def play(
 
     Raises
     ------
-    ValueError: as many players as the environment has are needed; an arm out of range, naming the player.
+    ValueError: as many players as the environment has are needed, of different ranks; an arm out of range, naming the
+    player. RuntimeError: players that have played before.
     """
-    end = check_integer(horizon, "horizon", 1)
+    check_bandit(env)
+    end = check_horizon(horizon)
     if len(players) != env.n_players:
         raise ValueError(f"players must be {env.n_players} objects, got {len(players)}")
-    generator = np.random.default_rng(rng)
+    ranks = [rank for player in players if (rank := getattr(player, "rank", None)) is not None]
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"players must have different ranks, got {ranks}")
+    if any(getattr(player, "rounds_", 0) for player in players):
+        raise RuntimeError("players have played before and would go on from there; build new ones by players()")
+    generator = check_rng(rng, "rng")
     record = _Record(env, end, _check_checkpoints(checkpoints, end))
     talkers = [player for player in players if hasattr(player, "outbox")]
     known: dict[tuple[int, ...], tuple[np.ndarray, list[bool]]] = {}
     repeated: list[tuple[tuple[int, ...], int]] = []  # actions, and the rounds that they were held
-    for _ in range(end):
+    failed = False
+    for t in range(end):
         actions = tuple([player.choose() for player in players])
         if actions not in known:
             if len(known) == CHUNK:
@@ -171,8 +181,11 @@ def play(
         mean, collisions = known[actions]
         rewards = env.draw(mean, np.array([collisions]), 1, generator)[0].tolist()
         for player, reward, collision in zip(players, rewards, collisions, strict=True):
-            player.observe(reward, collision)
-        if any(player.outbox for player in talkers):
+            try:
+                player.observe(reward, collision)
+            except MusicalChairsError:
+                failed = True
+        if not failed and any(player.outbox for player in talkers):
             _deliver(talkers)
         if repeated and repeated[-1][0] == actions:
             repeated[-1] = actions, repeated[-1][1] + 1
@@ -180,12 +193,16 @@ def play(
             if len(repeated) == CHUNK:
                 _flush(record, repeated)
             repeated.append((actions, 1))
+        if failed:
+            if t + 1 < end:
+                repeated.append(((0,) * len(players), end - t - 1))
+            break
     _flush(record, repeated)
     seats = [(getattr(player, "active", None), getattr(player, "rank", None)) for player in players]
     full = np.ones(env.n_arms, dtype=bool)
     return record.result(
         final_active=[full if active is None else active[rank] for active, rank in seats],
-        matchings_per_epoch=getattr(players[0], "matchings_per_epoch", ()),
+        matchings_per_epoch=() if failed else getattr(players[0], "matchings_per_epoch", ()),
         comm_rounds=getattr(players[0], "comm_rounds_", 0),
         message_bits=sum(getattr(player, "message_bits_", 0) for player in players),
     )
@@ -194,8 +211,6 @@ def play(
 def _deliver(players: list[Any]) -> None:
     """Empty all outboxes until nobody has anything to say."""
     by_rank = {player.rank: player for player in players}
-    if len(by_rank) < len(players):
-        raise RuntimeError("two players have the same rank, so messages have no address (musical chairs failed)")
     while any(player.outbox for player in players):
         for player in players:
             messages = list(player.outbox)
@@ -258,7 +273,7 @@ def _pieces(segment: Segment, left: int, whole: bool) -> Iterator[tuple[np.ndarr
 def _check_checkpoints(checkpoints: ArrayLike | None, horizon: int) -> Int[np.ndarray, " C"]:
     if checkpoints is None:
         return np.unique(np.r_[np.geomspace(1, horizon, N_CHECKPOINTS).astype(np.int64), horizon])
-    points = np.asarray(checkpoints)
+    points = check_array(checkpoints, "checkpoints")
     if points.dtype.kind not in "iu" or points.ndim != 1 or len(points) == 0:
         raise ValueError(f"checkpoints must be a list of integers, got shape {points.shape} of dtype {points.dtype}")
     if points[0] < 1 or points[-1] > horizon or (np.diff(points.astype(np.int64)) <= 0).any():

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from icml25.mshap.inputs import as_array, as_positive
 
 _FLOATS_PER_CHUNK = 2**20
+_FLOATS_IN_CACHE = 2**17
 
 
 class Accuracy(ABC):
@@ -70,6 +71,15 @@ class Accuracy(ABC):
         tails = np.cumsum(gradient[:, ::-1], axis=1)[:, ::-1]
         return np.take_along_axis(tails, orders[..., None], axis=2)[..., 0]
 
+    def deviation_sums(
+        self, s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"], T: Float[np.ndarray, "K n"]
+    ) -> Float[np.ndarray, "K n"]:
+        """Σ over the permutations of what agent i adds to A after those before it, if it gives T[k, i] and they s."""
+        empty = np.full((len(orders), 1), self.total(np.zeros((1, len(s))))[0])
+        before = np.concatenate([empty, self.prefix_totals(s, orders)[:, :-1]], axis=1)
+        marginals = (self.prefix_totals(s, orders, t) - before for t in T)
+        return np.stack([np.bincount(orders.ravel(), weights=m.ravel(), minlength=len(s)) for m in marginals])
+
 
 def _prefixes(s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"]) -> Float[np.ndarray, "m n n"]:
     """Row r of each permutation: contributions of its first r agents, others 0."""
@@ -102,27 +112,33 @@ class PooledAccuracy(Accuracy):
         return self.weights, self.groups, self.sizes
 
     def __call__(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """a_k at each row of contributions."""
         weights, groups, _ = self._matrices(S.shape[1])
         return self.pool(S @ weights.T)[:, groups]
 
     def own_gradient(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """∂a_i/∂s_i at each row."""
         weights, groups, _ = self._matrices(S.shape[1])
         return self.pool_derivative(S @ weights.T)[:, groups] * weights[groups, np.arange(S.shape[1])]
 
     def total(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, " B"]:
+        """A at each row."""
         weights, _, sizes = self._matrices(S.shape[1])
         return self.pool(S @ weights.T) @ sizes
 
     def total_gradient(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """∂A/∂s_i at each row."""
         weights, _, sizes = self._matrices(S.shape[1])
         return self.pool_derivative(S @ weights.T) @ (sizes[:, None] * weights)
 
     def orders_per_chunk(self, n: int) -> int:
-        return max(1, _FLOATS_PER_CHUNK // n)
+        """How many permutations the prefix methods take at once: as many as stay in the cache."""
+        return max(1, _FLOATS_IN_CACHE // n)
 
     def prefix_totals(
         self, s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"], last: Float[np.ndarray, " n"] | None = None
     ) -> Float[np.ndarray, "m n"]:
+        """A(s[π(1..r)]), one cumulative sum per group; the agent at r contributes ``last`` instead of s, if given."""
         weights, _, sizes = self._matrices(len(s))
         totals = np.zeros(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
@@ -135,6 +151,7 @@ class PooledAccuracy(Accuracy):
     def prefix_own_gradient(
         self, s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"]
     ) -> Float[np.ndarray, "m n"]:
+        """∂A(s[π(1..r)])/∂s_π(r)."""
         weights, _, sizes = self._matrices(len(s))
         gradient = np.zeros(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
@@ -144,12 +161,27 @@ class PooledAccuracy(Accuracy):
     def prefix_potential_gradient(
         self, s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"]
     ) -> Float[np.ndarray, "m n"]:
+        """Σ_{q ≥ r} (1/q) ∂A(s[π(1..q)])/∂s_π(r)."""
         weights, _, sizes = self._matrices(len(s))
         gradient, positions = np.zeros(orders.shape), np.arange(1, len(s) + 1)
         for w, size in zip(weights, sizes, strict=True):
             slope = self.pool_derivative(np.cumsum((w * s)[orders], axis=1)) / positions
             gradient += (size * w)[orders] * np.cumsum(slope[:, ::-1], axis=1)[:, ::-1]
         return gradient
+
+    def deviation_sums(
+        self, s: Float[np.ndarray, " n"], orders: Int[np.ndarray, "m n"], T: Float[np.ndarray, "K n"]
+    ) -> Float[np.ndarray, "K n"]:
+        """Σ over the permutations of what agent i adds to A if it gives T[k, i]: one pass for all T."""
+        weights, _, sizes = self._matrices(len(s))
+        sums, before = np.zeros(T.shape), np.empty(orders.shape)
+        for w, size in zip(weights, sizes, strict=True):
+            gives = (w * s)[orders]
+            np.put_along_axis(before, orders, np.cumsum(gives, axis=1) - gives, axis=1)
+            without = self.pool(before).sum(0)
+            for k, t in enumerate(T):
+                sums[k] += size * (self.pool(before + w * t).sum(0) - without)
+        return sums
 
 
 class LinearFractional(PooledAccuracy):
@@ -177,10 +209,12 @@ class LinearFractional(PooledAccuracy):
         self.sizes = np.bincount(self.groups, minlength=len(matrix)).astype(float)
 
     def pool(self, z: np.ndarray) -> np.ndarray:
+        """z / (1 + z)."""
         return z / (1 + z)
 
     def pool_derivative(self, z: np.ndarray) -> np.ndarray:
-        return (1 + z) ** -2.0
+        """(1 + z)^-2."""
+        return (1 / (1 + z)) ** 2
 
 
 class PowerLaw(PooledAccuracy):
@@ -197,17 +231,23 @@ class PowerLaw(PooledAccuracy):
     ValueError: a parameter is not above 0. TypeError: not a number.
     """
 
-    def __init__(self, alpha: float | int, beta: float | int, offset: float | int = 1.0) -> None:
+    def __init__(self, alpha: Any, beta: Any, offset: Any = 1.0) -> None:
         self.alpha, self.beta = as_positive("alpha", alpha), as_positive("beta", beta)
         self.offset = as_positive("offset", offset)
+        with np.errstate(over="ignore"):
+            steepest = self.alpha * self.beta * np.float64(self.offset) ** (-self.beta - 1)
+        if not steepest < 1e150:  # squares of it must be finite
+            raise ValueError(f"offset is {self.offset:g}; the slope without data, {steepest:g}, is beyond 1e150")
 
     def _matrices(self, n: int) -> tuple[Float[np.ndarray, "G n"], Int[np.ndarray, " n"], Float[np.ndarray, " G"]]:
         return np.ones((1, n)), np.zeros(n, dtype=np.int64), np.array([float(n)])
 
     def pool(self, z: np.ndarray) -> np.ndarray:
+        """1 - α (z + offset)^-β."""
         return 1 - self.alpha * (z + self.offset) ** -self.beta
 
     def pool_derivative(self, z: np.ndarray) -> np.ndarray:
+        """α β (z + offset)^(-β-1)."""
         return self.alpha * self.beta * (z + self.offset) ** (-self.beta - 1)
 
 
@@ -231,6 +271,7 @@ class CallableAccuracy(Accuracy):
         self.f, self.grad = f, grad
 
     def __call__(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """f, checked."""
         return _checked("the accuracy function", self.f(S.copy()), S.shape)
 
     def _jacobian(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n n"]:
@@ -252,9 +293,11 @@ class CallableAccuracy(Accuracy):
         return np.stack(columns, axis=2)
 
     def own_gradient(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """∂a_i/∂s_i at each row."""
         return np.einsum("bii->bi", self._jacobian(S))
 
     def total_gradient(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """∂A/∂s_i at each row."""
         return self._jacobian(S).sum(1)
 
 
@@ -273,7 +316,8 @@ def fit_linear_fractional(S: ArrayLike, acc: ArrayLike, groups: ArrayLike | None
 
     Raises
     ------
-    ValueError: shapes differ, fewer measurements than weights in a row, or an accuracy outside [0, 1).
+    ValueError: shapes differ, fewer measurements than weights in a row, an accuracy outside [0, 1), or contributions that
+        leave weights undetermined (an agent that never contributes, or always in proportion to others).
     RuntimeError: the fit of a row failed.
     """
     from scipy.optimize import OptimizeWarning, curve_fit  # most of the import time
@@ -290,7 +334,15 @@ def fit_linear_fractional(S: ArrayLike, acc: ArrayLike, groups: ArrayLike | None
     if len(S) < n_groups:
         raise ValueError(f"S has {len(S)} measurements; expected at least {n_groups}, one per weight of a row")
     pools = np.stack([S[:, ids == g].sum(1) for g in range(n_groups)], axis=1)
-    scale = np.where(pools.max(0) > 0, pools.max(0), 1.0)
+    silent = np.flatnonzero(pools.max(0) == 0)
+    what = "agents" if groups is None else "groups"
+    if len(silent):
+        raise ValueError(f"S: {what} {silent.tolist()} never contribute; their weights cannot be told")
+    scale = pools.max(0)
+    if np.linalg.matrix_rank(pools / scale) < n_groups:
+        raise ValueError(
+            f"S has rank below {n_groups}: contributions of some {what} are combinations of others' in every row"
+        )
 
     def predicted(X: np.ndarray, *w: float) -> np.ndarray:
         z = X @ np.array(w)

@@ -70,21 +70,20 @@ def shares(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, A
 
 
 def reevaluated_shares(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, Any]:
-    """The same shares as usually written: every agent's accuracy, anew, before and after each agent joins."""
+    """The same by re-evaluation: every group's accuracy and slope from all contributions, each time an agent joins."""
     s, n = arrays["s"], len(arrays["s"])
-    W = arrays["W"][np.ix_(arrays["groups"], arrays["groups"])]
-
-    def total(x: np.ndarray) -> float:
-        return float((1 - 1 / (1 + W @ x)).sum())
-
-    found = np.zeros(n)
+    weights, sizes = arrays["W"][:, arrays["groups"]], np.bincount(arrays["groups"])
+    found, slope = np.zeros(n), np.zeros(n)
     for order in arrays["orders"]:
-        present = np.zeros(n)
+        present, before = np.zeros(n), 0.0
         for agent in order:
-            before = total(present)
             present[agent] = s[agent]
-            found[agent] += total(present) - before
-    return {"shares": found / len(arrays["orders"])}
+            missed = 1 / (1 + weights @ present)
+            after = sizes @ (1 - missed)
+            found[agent] += after - before
+            slope[agent] += sizes @ (weights[:, agent] * missed**2)
+            before = after
+    return {"shares": found / len(arrays["orders"]), "slope": slope / len(arrays["orders"])}
 
 
 class Solver(BaseSolver):

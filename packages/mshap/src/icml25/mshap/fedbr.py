@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
-from icml25.mshap.game import as_costs
+from icml25.mshap.game import LinearCosts, as_costs
 from icml25.mshap.inputs import as_count, as_positive, as_vector
 from icml25.mshap.shapley import all_orders, sample_orders
 
@@ -96,12 +96,21 @@ def extra_samples(
 def average(models: list[Params], weights: Float[np.ndarray, " k"]) -> Params:
     """Weighted mean of parameters of the same structure."""
     flat = [flatten(model) for model in models]
+    for arrays, _ in flat:
+        check_shapes("a model", arrays, flat[0][0])
     shares = weights / weights.sum()
     mean = []
     for arrays in zip(*(arrays for arrays, _ in flat), strict=True):
         total = sum(w * np.asarray(a, dtype=np.float64) for w, a in zip(shares, arrays, strict=True))
         mean.append(np.asarray(total, dtype=np.result_type(arrays[0], np.float32)))
     return unflatten(mean, flat[0][1])
+
+
+def check_shapes(what: str, arrays: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> None:
+    """ValueError unless arrays have the expected shapes; averaging would broadcast them."""
+    found, wanted = [np.shape(a) for a in arrays], [np.shape(a) for a in expected]
+    if found != wanted:
+        raise ValueError(f"{what} has arrays of shapes {found}; expected those of the global model, {wanted}")
 
 
 def flatten(params: Params) -> tuple[list[np.ndarray], Any]:
@@ -173,6 +182,8 @@ class FedBRShap:
         if weighting not in ("uniform", "samples"):
             raise ValueError(f"weighting is {weighting!r}; expected 'uniform' or 'samples'")
         self.weighting = weighting
+        self.num_permutations = num_permutations
+        self.seed = int(seed) if isinstance(seed, int | np.integer) else None if seed is None else "generator"
         self.orders = draw_orders(self.n, num_permutations, seed)
         start = np.full(self.n, float(self.epsilon_samples)) if init is None else as_vector("init", init, self.n, 0)
         if init is not None and (start > self.capacity).any():
@@ -260,6 +271,7 @@ class FedBRShap:
         arrays, structure = flatten(model)
         if structure != flatten(self.params)[1]:
             raise ValueError(f"train({agent}, ...) returned parameters of another structure than the global model's")
+        check_shapes(f"what train({agent}, ...) returned", arrays, flatten(self.params)[0])
         if not all(np.isfinite(a).all() for a in arrays):
             raise ValueError(f"train({agent}, ...) returned NaN or infinity")
         return model
@@ -333,4 +345,7 @@ class FedBRShap:
             "epsilon_samples": self.epsilon_samples,
             "step": self.step_size,
             "weighting": self.weighting,
+            "num_permutations": self.num_permutations,
+            "seed": self.seed,
+            "costs": self.costs.gamma.tolist() if isinstance(self.costs, LinearCosts) else type(self.costs).__name__,
         }

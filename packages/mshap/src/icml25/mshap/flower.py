@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icml25.mshap.fedbr import Coalition, average, coalitions_of, draw_orders, estimate, extra_samples
+from icml25.mshap.fedbr import Coalition, average, check_shapes, coalitions_of, draw_orders, estimate, extra_samples
 from icml25.mshap.inputs import as_count, as_positive
 
 try:
@@ -88,6 +88,7 @@ class MShapStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """Train messages, each with the node's samples."""
         self._global = _numpy(arrays)
         messages = []
         for template in super().configure_train(server_round, arrays, config, grid):
@@ -101,6 +102,7 @@ class MShapStrategy(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Mean of the nodes' models, and the coalitions to be evaluated."""
         valid, _ = self._check_and_log_replies(replies, is_train=True, validate=False)
         self._nodes = sorted(message.metadata.src_node_id for message in valid)
         if not valid:
@@ -115,6 +117,8 @@ class MShapStrategy(FedAvg):
                 raise ValueError(f"the train reply of node {node} lacks {', '.join(missing)}; see reply_train")
             own.append(_numpy(records[self.arrayrecord_key]))
             varied.append(_numpy(records[_epsilon_key(self.arrayrecord_key)]))
+            for model in (own[-1], varied[-1]):
+                check_shapes(f"the train reply of node {node}", model.values(), self._global.values())
             reported.append([float(metrics[key]) for key in _REPORTED])  # type: ignore[arg-type]
         samples, self._epsilon, self._capacity, self._marginal = np.array(reported).T
         self._orders = draw_orders(len(self._nodes), self.num_permutations, self.seed)
@@ -142,6 +146,7 @@ class MShapStrategy(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
+        """Evaluate messages with the models of coalitions."""
         config["server-round"] = server_round
         size = self.models_per_message or max(1, len(self._coalitions)) if self._nodes else 1
         messages = []
@@ -152,6 +157,7 @@ class MShapStrategy(FedAvg):
         return messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Shares, payments and the next contributions from the nodes' accuracies."""
         valid, _ = self._check_and_log_replies(replies, is_train=False, validate=False)
         if not self._nodes:
             return None
@@ -224,6 +230,7 @@ def reply_train(
     def trained(count: int) -> ArrayRecord:
         params = record.to_numpy_ndarrays()
         result = train(params, count) if count else params
+        check_shapes("what train returned", result, record.to_numpy_ndarrays())
         return _record(dict(zip(record.keys(), result, strict=True)))
 
     own = trained(samples)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from icml25.mshap.accuracy import Accuracy
+from icml25.mshap.accuracy import Accuracy, CallableAccuracy
 from icml25.mshap.inputs import as_vector
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ class LinearCosts:
         self.gamma = as_vector("costs", gamma, minimum=0)
 
     def value(self, s: np.ndarray) -> np.ndarray:
+        """γ_i s_i, (n,)."""
         return self.gamma * s
 
     def grad(self, s: np.ndarray) -> np.ndarray:
+        """γ_i, (n,)."""
         return self.gamma.copy()
 
 
@@ -90,6 +92,7 @@ class FLGame:
         self.costs = as_costs(costs, self.n)
         self.baseline = baseline
         self._probe()
+        self._set_baseline()
 
     @property
     def n(self) -> int:
@@ -99,15 +102,28 @@ class FLGame:
     def _probe(self) -> None:
         """Look at a few points, from nothing to everything."""
         steps = np.linspace(0, 1, 5)[:, None]
-        values = self.accuracy(steps * self.capacity)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = self.accuracy(steps * self.capacity)
+        if not np.isfinite(values).all():
+            raise ValueError("accuracy is not finite at the capacities; weights times capacities overflow")
         if values.shape != (5, self.n):
             raise ValueError(f"accuracy returned shape {values.shape} for (5, {self.n}) contributions")
-        if (np.diff(values, axis=0) < -1e-9).any():
-            agent = int((np.diff(values, axis=0) < -1e-9).any(0).argmax())
-            warnings.warn(
-                f"the accuracy of agent {agent} falls as all give more data; equilibria may not exist", stacklevel=3
-            )
         self._empty = values[0]
+        self._warn_of_falls("all give", values)
+        if isinstance(self.accuracy, CallableAccuracy):  # the formulas rise by construction
+            for base in (0.1, 0.5):
+                for i in range(self.n):
+                    rows = np.tile(base * self.capacity, (5, 1))
+                    rows[:, i] = steps[:, 0] * self.capacity[i]
+                    self._warn_of_falls(f"agent {i} gives", self.accuracy(rows))
+
+    def _warn_of_falls(self, who: str, values: np.ndarray) -> None:
+        falls = (np.diff(values, axis=0) < -1e-9).any(0)
+        if falls.any():
+            text = f"the accuracy of agent {int(falls.argmax())} falls as {who} more data; equilibria may not exist"
+            warnings.warn(text, stacklevel=4)
+
+    def _set_baseline(self) -> None:
         if self.baseline == "none":
             if abs(self._empty.sum()) > 1e-9:
                 warnings.warn(

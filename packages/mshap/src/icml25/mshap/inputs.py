@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
@@ -55,9 +57,14 @@ def as_vector(
     return vector
 
 
-def as_positive(name: str, value: float | int | None) -> float:
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, and no truth value, text or array."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def as_positive(name: str, value: Any) -> float:
     """A finite number above 0."""
-    if isinstance(value, bool | str) or value is None or not np.isreal(value):
+    if not is_number(value):
         raise TypeError(f"{name} is {value!r}; expected a number above 0")
     if not (np.isfinite(value) and value > 0):
         raise ValueError(f"{name} is {value}; expected a finite number above 0")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from icml25.mshap.game import FLGame
-from icml25.mshap.inputs import as_vector
+from icml25.mshap.inputs import as_array, as_vector, is_number
 from icml25.mshap.shapley import ShapleyEstimator
 
 
@@ -31,11 +32,11 @@ class Mechanism(ABC):
         s = game.contributions(s)
         return game.gains(s) + self.payments(game, s) - game.costs.value(s)
 
-    def deviation_utilities(self, game: FLGame, s: ArrayLike, t: ArrayLike) -> Float[np.ndarray, " n"]:
-        """u_i(t_i, s_-i) for each agent i: one agent at a time deviates from s."""
-        s, t = game.contributions(s), game.contributions(t, "t")
-        rows = np.where(np.eye(game.n, dtype=bool), t, s)
-        return np.array([self.utilities(game, row)[i] for i, row in enumerate(rows)])
+    def deviation_utilities(self, game: FLGame, s: ArrayLike, T: ArrayLike) -> Float[np.ndarray, "K n"]:
+        """u_i(T_ki, s_-i) for each row k of T (K, n) and agent i: one agent at a time deviates from s."""
+        s, T = game.contributions(s), _deviations(game, T)
+        own = np.eye(game.n, dtype=bool)
+        return np.array([[self.utilities(game, np.where(own[i], t, s))[i] for i in range(game.n)] for t in T])
 
 
 class NoPayment(Mechanism):
@@ -44,9 +45,11 @@ class NoPayment(Mechanism):
     name = "none"
 
     def payments(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """0."""
         return np.zeros(len(game.contributions(s)))
 
     def own_gradient(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """∂a_i/∂s_i - c_i'."""
         s = game.contributions(s)
         return game.accuracy.own_gradient(s[None])[0] - game.costs.grad(s)
 
@@ -60,23 +63,27 @@ class WelfareBG(Mechanism):
 
     Raises
     ------
-    ValueError: B is outside [0, 1].
+    ValueError: B is outside [0, 1]. TypeError: not a number.
     """
 
     name = "welfare-bg"
 
-    def __init__(self, B: float | int = 0.8) -> None:
+    def __init__(self, B: Any = 0.8) -> None:
+        if not is_number(B):
+            raise TypeError(f"B is {B!r}; expected a number in [0, 1]")
         if not (np.isfinite(B) and 0 <= B <= 1):
             raise ValueError(f"B is {B}; expected a number in [0, 1]")
         self.B = float(B)
 
     def payments(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """p_i(s)."""
         costs = game.costs.value(game.contributions(s))
         if game.n == 1:
             return np.zeros(1)
         return self.B * (costs - (costs.sum() - costs) / (game.n - 1))
 
     def own_gradient(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """∂a_i/∂s_i - (1 - B) c_i'."""
         s = game.contributions(s)
         refund = self.B if game.n > 1 else 0.0
         return game.accuracy.own_gradient(s[None])[0] - (1 - refund) * game.costs.grad(s)
@@ -87,32 +94,37 @@ class MShap(Mechanism):
 
     Parameters
     ----------
-    shapley : how shares are computed; None takes ``ShapleyEstimator()``.
+    shapley : ``ShapleyEstimator``, how shares are computed; None takes ``ShapleyEstimator()``.
     """
 
     name = "mshap"
 
-    def __init__(self, shapley: ShapleyEstimator | None = None) -> None:
+    def __init__(self, shapley: Any = None) -> None:
+        if not (shapley is None or isinstance(shapley, ShapleyEstimator)):
+            raise TypeError(f"shapley is {shapley!r}; expected a ShapleyEstimator, such as ShapleyEstimator('exact')")
         self.shapley = ShapleyEstimator() if shapley is None else shapley
 
     def payments(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """φ_i - ã_i."""
         s = game.contributions(s)
         return self.shapley.shares(game.accuracy, s) - game.gains(s)
 
     def own_gradient(self, game: FLGame, s: ArrayLike) -> Float[np.ndarray, " n"]:
+        """∂φ_i/∂s_i - c_i'."""
         s = game.contributions(s)
         return self.shapley.own_gradient(game.accuracy, s) - game.costs.grad(s)
 
-    def deviation_utilities(self, game: FLGame, s: ArrayLike, t: ArrayLike) -> Float[np.ndarray, " n"]:
-        s, t = game.contributions(s), game.contributions(t, "t")
-        return self.shapley.deviation_shares(game.accuracy, s, t) - game.costs.value(t)
+    def deviation_utilities(self, game: FLGame, s: ArrayLike, T: ArrayLike) -> Float[np.ndarray, "K n"]:
+        """φ_i(T_ki, s_-i) - c_i(T_ki)."""
+        s, T = game.contributions(s), _deviations(game, T)
+        return self.shapley.deviation_shares(game.accuracy, s, T) - np.array([game.costs.value(t) for t in T])
 
 
 def reciprocity(gain: ArrayLike, payments: ArrayLike, shares: ArrayLike) -> float:
     """Worst ratio of what an agent gets to what it gives: min_i (ã_i + p_i)/φ_i.
 
-    An agent that gives nothing (φ_i = 0) counts as 1 when it gets nothing, and is left out when it gets something
-    (``free_riders`` names it).
+    An agent that gives nothing (φ_i = 0) counts as 1 when it gets nothing, as -inf when something is taken from it
+    (ã_i + p_i < 0), and is left out when it gets something (``free_riders`` names it).
 
     Parameters
     ----------
@@ -127,7 +139,8 @@ def reciprocity(gain: ArrayLike, payments: ArrayLike, shares: ArrayLike) -> floa
     ValueError: lengths differ or NaN.
     """
     payoff, shares, gives, gets = _give_and_get(gain, payments, shares)
-    ratios = np.concatenate([payoff[gives] / shares[gives], np.ones((~gives & ~gets).sum())])
+    idle = np.where(payoff[~gives & ~gets] < -_nothing(shares, payoff), -np.inf, 1.0)
+    ratios = np.concatenate([payoff[gives] / shares[gives], idle])
     return float(ratios.min()) if len(ratios) else float("nan")
 
 
@@ -141,5 +154,14 @@ def _give_and_get(gain: ArrayLike, payments: ArrayLike, shares: ArrayLike) -> tu
     gain = as_vector("gain", gain)
     payoff = gain + as_vector("payments", payments, len(gain))
     shares = as_vector("shares", shares, len(gain))
-    nothing = 1e-12 * max(np.abs(shares).max(), np.abs(payoff).max())
+    nothing = _nothing(shares, payoff)
     return payoff, shares, shares > nothing, payoff > nothing
+
+
+def _nothing(shares: np.ndarray, payoff: np.ndarray) -> float:
+    """Below this in absolute value, a share or a payoff is rounding."""
+    return 1e-12 * float(max(np.abs(shares).max(), np.abs(payoff).max()))
+
+
+def _deviations(game: FLGame, T: ArrayLike) -> Float[np.ndarray, "K n"]:
+    return np.array([game.contributions(t, "T") for t in as_array("T", T, 2)])

@@ -140,28 +140,24 @@ class ShapleyEstimator:
         return total, self._average(accuracy, n, lambda chunk: accuracy.prefix_potential_gradient(s, chunk))
 
     def deviation_shares(
-        self, accuracy: Accuracy, s: Float[np.ndarray, " n"], t: Float[np.ndarray, " n"]
-    ) -> Float[np.ndarray, " n"]:
-        """φ_i(t_i, s_-i) for each agent i: one agent at a time deviates from s."""
-        n = len(s)
+        self, accuracy: Accuracy, s: Float[np.ndarray, " n"], T: Float[np.ndarray, "K n"]
+    ) -> Float[np.ndarray, "K n"]:
+        """φ_i(T_ki, s_-i) for each row k and agent i: one agent at a time deviates from s."""
+        n, shares = len(s), np.zeros(T.shape)
         if not self.is_exact(n):
-            empty = accuracy.total(np.zeros((1, n)))[0]
-
-            def marginals(orders: np.ndarray) -> np.ndarray:
-                before = accuracy.prefix_totals(s, orders)
-                before = np.concatenate([np.full((len(orders), 1), empty), before[:, :-1]], axis=1)
-                return accuracy.prefix_totals(s, orders, t) - before
-
-            return self._average(accuracy, n, marginals)
-        shares = np.zeros(n)
+            orders = self.orders(n)
+            for chunk in _chunks(orders, accuracy.orders_per_chunk(n)):
+                shares += accuracy.deviation_sums(s, chunk, T)
+            return shares / len(orders)
         for masks in _coalitions(n):
             size = masks.sum(1)
             values = accuracy.total(masks * s)
             for i in range(n):
                 out = masks[:, i] == 0
-                rows = masks[out] * s
-                rows[:, i] = t[i]
-                shares[i] += _joining_weight(size[out], n) @ (accuracy.total(rows) - values[out])
+                rows, weight = masks[out] * s, _joining_weight(size[out], n)
+                for k, t in enumerate(T[:, i]):
+                    rows[:, i] = t
+                    shares[k, i] += weight @ (accuracy.total(rows) - values[out])
         return shares
 
     def _average(
@@ -220,11 +216,13 @@ class _SetFunction(Accuracy):
         self.value = value
 
     def __call__(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, "B n"]:
+        """Not needed: only totals have a meaning here."""
         raise NotImplementedError
 
     own_gradient = total_gradient = __call__
 
     def total(self, S: Float[np.ndarray, "B n"]) -> Float[np.ndarray, " B"]:
+        """v of each coalition."""
         return self.value(S > 0)
 
 
@@ -244,15 +242,15 @@ def settle(accuracies: ArrayLike, coalition_values: ArrayLike | Mapping[Any, flo
 
     Raises
     ------
-    ValueError: a coalition is missing, or the gains do not sum to A(N) - A(∅) (payments would not balance).
+    ValueError: a coalition is missing, unknown or named twice, or the gains do not sum to A(N) - A(∅) (payments would not balance).
     """
     gains = as_vector("accuracies", accuracies)
     n = len(gains)
     if n > EXACT_LIMIT:
         raise ValueError(f"accuracies has {n} agents; 2^n coalitions are for at most {EXACT_LIMIT}")
     if isinstance(coalition_values, Mapping):
-        named = {frozenset(coalition): value for coalition, value in coalition_values.items()}
         wanted = [frozenset(i for i in range(n) if b >> i & 1) for b in range(2**n)]
+        named = _named_coalitions(coalition_values, set(wanted))
         missing = next((coalition for coalition in wanted if coalition not in named), None)
         if missing is not None:
             raise ValueError(f"coalition_values lacks the coalition {sorted(missing)}")
@@ -268,6 +266,20 @@ def settle(accuracies: ArrayLike, coalition_values: ArrayLike | Mapping[Any, flo
         )
     bits = 2 ** np.arange(n)
     return _exact_shares(lambda masks: values[(masks @ bits).astype(np.int64)], n) - gains
+
+
+def _named_coalitions(values: Mapping[Any, float], known: set[frozenset[int]]) -> dict[frozenset[int], float]:
+    named = {}
+    for key, value in values.items():
+        if not isinstance(key, tuple | frozenset):
+            raise TypeError(f"coalition_values has the key {key!r}; expected tuples or frozensets of agents")
+        coalition = frozenset(key)
+        if coalition not in known or len(coalition) < len(key):
+            raise ValueError(f"coalition_values has the unknown coalition {key!r}; expected distinct agents 0, 1, ...")
+        if coalition in named:
+            raise ValueError(f"coalition_values names the coalition {sorted(coalition)} twice")
+        named[coalition] = value
+    return named
 
 
 def _exact_shares(value: Callable[[np.ndarray], np.ndarray], n: int) -> Float[np.ndarray, " n"]:
@@ -314,9 +326,12 @@ def _as_orders(orders: ArrayLike) -> Int[np.ndarray, "m n"]:
 
 
 def _values(value: ArrayLike, count: int) -> Float[np.ndarray, " B"]:
-    array = np.asarray(value, dtype=np.float64)
+    array = np.asarray(value)
     if array.shape != (count,):
         raise ValueError(f"v returned shape {array.shape} for {count} masks; expected ({count},)")
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"v returned dtype {array.dtype}; expected real numbers")
+    array = array.astype(np.float64)
     if not np.isfinite(array).all():
         raise ValueError("v returned NaN or infinity")
     return array

@@ -184,18 +184,21 @@ class Objective(BaseObjective):
         for k, game in enumerate(self.games):
             s, p = arrays[f"contributions_{k}"], arrays[f"payments_{k}"]
             shares, gains, cost = game.shares(s), game.gains(s), game.gamma * s
-            gives = shares > 1e-12 * shares.max()
+            nothing = 1e-12 * max(np.abs(shares).max(), np.abs(gains + p).max())
+            gives = shares > nothing
+            taken = (~gives & (gains + p < -nothing)).any()  # from an agent that gives nothing
+            ratios = (gains + p)[gives] / shares[gives]
             welfare = (gains - cost).sum()
             more = s + rng.random((1000, len(s))) * (game.capacity - s)
             beyond = (game.accuracy(more) - game.accuracy(np.zeros((1, len(s)))) - game.gamma * more).sum(1)
             other = arrays.get(f"other_{k}", np.full(len(s), math.nan))
             rows.append(
                 {
-                    "reciprocity": ((gains + p)[gives] / shares[gives]).min() if gives.any() else math.nan,
+                    "reciprocity": -math.inf if taken else ratios.min() if gives.any() else math.nan,
                     "budget_residual": abs(p.sum()),
                     "payment_error": np.abs(p - game.payments(rule, s)).max(),
                     "exploitability": game.best_deviation(rule, s),
-                    "disagreement": np.max(np.abs(other - s) / np.maximum(s, 1)),
+                    "disagreement": np.max(np.abs(other - s) / np.maximum(s, 1e-6 * game.capacity)),
                     "total_data": s.sum(),
                     "data_share": s.sum() / game.capacity.sum(),
                     "accuracy": game.accuracy(s[None]).mean(),
@@ -210,6 +213,9 @@ class Objective(BaseObjective):
         worst = {name: float(table[name].max()) for name in ("budget_residual", "payment_error", "exploitability")}
         out = {name: float(table[name].mean()) for name in table} | worst
         out["reciprocity_gap"] = float(np.abs(table["reciprocity"] - 1).max())
+        taxed = np.isneginf(table["reciprocity"])  # their mean would hide all other games
+        out["reciprocity"] = float(table["reciprocity"][~taxed].mean()) if not taxed.all() else math.nan
+        out["taxed_games"] = float(taxed.mean())
         out["unfair_games"] = float((table["reciprocity"] < 0.95).mean())
         out["disagreement"] = float(table["disagreement"].max())
         for name in ("least_utility", "feasible"):
