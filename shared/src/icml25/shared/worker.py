@@ -64,12 +64,14 @@ def main() -> None:
 def _run(job: dict[str, Any], tell: Callable[..., None]) -> None:
     benchmark = Benchmark(job["track"])
     objective = f"{benchmark.get_benchmark_objective().name}[budget={job['budget']},seed={list(job['seeds'])}]"
+    solvers = _variants(benchmark.check_solver_patterns(job["patterns"]))
+    named = [set(getattr(solver, "problems", ())) for solver in solvers]
+    problems = set().union(*named) if all(named) else set()
     datasets = [
         pattern
         for pattern in job["datasets"]
-        if all(_loads(dataset, tell) for dataset in _variants(benchmark.check_dataset_patterns([pattern])))
+        if all(_usable(dataset, problems, tell) for dataset in _variants(benchmark.check_dataset_patterns([pattern])))
     ]
-    solvers = _variants(benchmark.check_solver_patterns(job["patterns"]))
     tell("total", units=len(solvers) * len(datasets) * len(job["seeds"]))
     if not datasets:
         return
@@ -109,13 +111,13 @@ def _variants(selected: Any) -> list[Any]:
     return [instance for instance, _ in _list_parametrized_classes(*selected)]
 
 
-def _loads(dataset: Any, tell: Callable[..., None]) -> bool:
-    """Whether a data set can be had; when not, that is reported and the others run."""
+def _usable(dataset: Any, problems: set[str], tell: Callable[..., None]) -> bool:
+    """Whether a data set poses one of these problems (if any are named) and can be had; when not, that is reported."""
     try:
-        dataset.get_data()
+        data = dataset.get_data()
     except Exception as error:
         traceback.print_exc()
         unit = {"dataset": str(dataset), "objective": "", "solver": "", "status": "error", "cached": False}
         tell("unit", unit={**unit, "reason": str(error)})
         return False
-    return True
+    return not problems or data.get("problem") in problems

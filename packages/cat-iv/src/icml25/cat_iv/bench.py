@@ -104,6 +104,7 @@ class Solver(BaseSolver):
 
     name = "cat-iv"
     sampling_strategy = "run_once"
+    problems = ("instruments",)
     parameters = {  # noqa: RUF012
         "method": ["CAT", "CAT F>10", "CAT unadjusted", "CAT n x n", "Sargan", "sisVIVE", "TSHT", "AIT"]
     }

@@ -192,6 +192,7 @@ class Solver(BaseSolver):
 
     name = "cdf-bandit"
     sampling_strategy = "run_once"
+    problems = ("contextual risk",)
     parameters = {  # noqa: RUF012
         "variant": [
             "IGW 20",

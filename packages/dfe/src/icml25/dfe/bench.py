@@ -122,6 +122,7 @@ class Solver(BaseSolver):
 
     name = "DFE"
     sampling_strategy = "run_once"
+    problems = ("fair matching",)
     parameters = {  # noqa: RUF012
         "variant": [
             "free",

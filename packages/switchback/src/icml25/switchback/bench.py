@@ -123,6 +123,7 @@ class Solver(BaseSolver):
 
     name = "switchback"
     sampling_strategy = "run_once"
+    problems = ("switchback",)
     parameters = {  # noqa: RUF012
         "estimator, design": [
             ("OLS", "AD"),

@@ -35,6 +35,7 @@ class Solver(BaseSolver):
 
     name = "2SLS all"
     sampling_strategy = "run_once"
+    problems = ("instruments",)
 
     def skip(self, problem, budget, dataset="", **_):
         """Run where instruments are candidates; small budgets have time for two data sets."""

@@ -23,6 +23,7 @@ class Solver(BaseSolver):
 
     name = "OLS"
     sampling_strategy = "run_once"
+    problems = ("instruments",)
 
     def skip(self, problem, budget, dataset="", **_):
         """Run where instruments are candidates; small budgets have time for two data sets."""
