@@ -127,11 +127,17 @@ def test_reply_without_epsilon_model_is_refused():
 
 
 def test_models_of_another_shape_are_refused():
-    from icml25.mshap.fedbr import check_shapes
+    def to_message():
+        arrays = ArrayRecord({"w": Array(np.zeros(2))})
+        return next(iter(strategy.configure_train(1, arrays, ConfigRecord({}), Nodes())))
 
-    check_shapes("x", [np.zeros(2)], [np.ones(2)])
-    with pytest.raises(ValueError, match=r"x has arrays of shapes \[\(1,\)\]; expected those of the global model"):
-        check_shapes("x", [np.zeros(1)], [np.ones(2)])
+    strategy, options = MShapStrategy(step=1.0), {"capacity": 100, "marginal_cost": 1e-3}
+    with pytest.raises(ValueError, match="what train returned has arrays of shapes"):
+        reply_train(to_message(), lambda p, n: [np.zeros(1)], **options)
+    reply = reply_train(to_message(), lambda p, n: p, **options)
+    reply.content["arrays"] = ArrayRecord({"w": Array(np.zeros(1))})
+    with pytest.raises(ValueError, match=r"the train reply of node \d+ has arrays of shapes"):
+        strategy.aggregate_train(1, [reply])
 
 
 def test_state_survives_json():

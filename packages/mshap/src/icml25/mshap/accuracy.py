@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from icml25.mshap.inputs import as_array, as_positive
 
 _FLOATS_PER_CHUNK = 2**20
-_FLOATS_IN_CACHE = 2**17
+_FLOATS_IN_CACHE = 2**15
 
 
 class Accuracy(ABC):
@@ -142,7 +142,7 @@ class PooledAccuracy(Accuracy):
         weights, _, sizes = self._matrices(len(s))
         totals = np.zeros(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
-            z = np.cumsum((w * s)[orders], axis=1)
+            z = np.cumsum(np.take(w * s, orders), axis=1)
             if last is not None:
                 z += (w * (last - s))[orders]
             totals += size * self.pool(z)
@@ -153,9 +153,10 @@ class PooledAccuracy(Accuracy):
     ) -> Float[np.ndarray, "m n"]:
         """∂A(s[π(1..r)])/∂s_π(r)."""
         weights, _, sizes = self._matrices(len(s))
-        gradient = np.zeros(orders.shape)
+        gradient, gives = np.zeros(orders.shape), np.take(s, orders)
         for w, size in zip(weights, sizes, strict=True):
-            gradient += (size * w)[orders] * self.pool_derivative(np.cumsum((w * s)[orders], axis=1))
+            worth = np.take(w, orders)
+            gradient += size * worth * self.pool_derivative(np.cumsum(worth * gives, axis=1))
         return gradient
 
     def prefix_potential_gradient(
@@ -176,7 +177,7 @@ class PooledAccuracy(Accuracy):
         weights, _, sizes = self._matrices(len(s))
         sums, before = np.zeros(T.shape), np.empty(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
-            gives = (w * s)[orders]
+            gives = np.take(w * s, orders)
             np.put_along_axis(before, orders, np.cumsum(gives, axis=1) - gives, axis=1)
             without = self.pool(before).sum(0)
             for k, t in enumerate(T):

@@ -187,10 +187,9 @@ def exploitability(game: FLGame, mechanism: Any, s: ArrayLike) -> float:
     def utility(T: np.ndarray) -> np.ndarray:
         return mechanism.deviation_utilities(game, s, np.clip(T, 0, game.capacity))
 
-    now = utility(s[None])[0]
+    now = best = utility(s[None])[0]
     grid = np.linspace(0, game.capacity, _GRID)
     at_grid = utility(grid)
-    best = at_grid.max(0)
     beside = np.pad(at_grid, ((1, 1), (0, 0)), constant_values=-np.inf)
     peaks = np.where((at_grid >= beside[:-2]) & (at_grid >= beside[2:]), at_grid, -np.inf)
     most = min(_PEAKS, int(np.isfinite(peaks).sum(0).max()))  # one where all utilities are concave
@@ -204,7 +203,7 @@ def exploitability(game: FLGame, mechanism: Any, s: ArrayLike) -> float:
         at = values.argmax(0)[None]
         low = np.take_along_axis(points, np.maximum(at - 1, 0), axis=0)[0]
         high = np.take_along_axis(points, np.minimum(at + 1, _ZOOM - 1), axis=0)[0]
-    return float(np.maximum(best - now, 0).max())
+    return float((best - now).max())
 
 
 def compare(game: FLGame, mechanisms: Sequence[Any], **options: Any) -> list[dict[str, Any]]:
