@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 __all__ = ["draw", "evaluate", "example"]
 
@@ -109,7 +109,8 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
                 out[f"AT1_over_AD_{name}"] = of["AT1"] / of["AD"]
         if len(designs) > 2:
             pairs = {
-                f"agreement_{a}_{b}": float(spearmanr(named[a], named[b])[0]) for a, b in combinations(named, 2)
+                f"agreement_{a}_{b}": float(np.corrcoef(rankdata(named[a]), rankdata(named[b]))[0, 1])
+                for a, b in combinations(named, 2)
             }
             out |= {"rank_agreement": min(pairs.values()), **pairs}
     if "predicted_mse" in values:
