@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import subprocess
@@ -35,6 +36,8 @@ class Cell:
     high: float
 
     def __str__(self) -> str:
+        if not math.isfinite(self.mean):
+            return f"{self.mean}"
         digits = max(0, 3 - len(str(int(abs(self.mean))))) if abs(self.mean) >= 1 else 4
         half = (self.high - self.low) / 2
         return f"{self.mean:.{digits}f}" + (f" ± {half:.{digits}f}" if half else "")
@@ -84,9 +87,7 @@ def boards(tables: Mapping[str, pd.DataFrame]) -> list[Board]:
             metrics = tuple(m for c, m in track.metrics.items() if c in rows and bool(rows[c].notna().to_numpy().any()))
             lines = {
                 str(solver): {
-                    m.column: Cell(*interval(values.tolist()))
-                    for m in metrics
-                    if len(values := group[m.column].dropna())
+                    m.column: _cell(values.tolist()) for m in metrics if len(values := group[m.column].dropna())
                 }
                 for solver, group in rows.groupby("solver_name")
             }
@@ -95,6 +96,14 @@ def boards(tables: Mapping[str, pd.DataFrame]) -> list[Board]:
             seeds = tuple(sorted({int(seed) for seed in rows["p_obj_seed"]}))
             out.append(Board(track, str(dataset), metrics, tuple(ordered), seeds))
     return out
+
+
+def _cell(values: list[float]) -> Cell:
+    """Mean and interval of a column over seeds; an infinite value leaves no interval."""
+    if all(map(math.isfinite, values)):
+        return Cell(*interval(values))
+    mean = sum(values) / len(values)
+    return Cell(mean, mean, mean)
 
 
 def _rank(cells: Mapping[str, Cell], metric: Metric | None) -> float:
@@ -218,7 +227,7 @@ def _figure(board: Board) -> str:
         for axis, metric in zip(axes[0], metrics, strict=True):
             for position, name in enumerate(names):
                 cell = dict(board.rows)[name].get(metric.column)
-                if cell is not None:
+                if cell is not None and math.isfinite(cell.mean):
                     error = [[cell.mean - cell.low], [cell.high - cell.mean]]
                     axis.errorbar(cell.mean, position, xerr=error, fmt="o", markersize=4, capsize=2, color="#20639b")
             axis.set_xlabel(metric.label + (f" ({metric.unit})" if metric.unit else ""))

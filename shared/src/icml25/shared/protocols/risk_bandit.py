@@ -45,21 +45,21 @@ TESTING = 2000
 DELTA, NORM = 0.05, np.sqrt(6 / 5)  # level of the bound, and the L2 norm of the density of Beta(2, 2)
 
 
-def _mean(F: np.ndarray, s: np.ndarray) -> np.ndarray:
+def _mean(F: np.ndarray, s: np.ndarray) -> Any:
     return 1 - trapezoid(F, s)
 
 
-def _mean_variance(F: np.ndarray, s: np.ndarray) -> np.ndarray:
+def _mean_variance(F: np.ndarray, s: np.ndarray) -> Any:
     mean = _mean(F, s)
     return mean - (1 - trapezoid(2 * s * F, s) - mean**2)
 
 
-def _cvar(F: np.ndarray, s: np.ndarray, level: float) -> np.ndarray:
+def _cvar(F: np.ndarray, s: np.ndarray, level: float) -> Any:
     below = np.minimum(F, level)  # integral of the quantile function up to level, by parts
     return np.asarray(trapezoid(1 - below / level, s))
 
 
-def _entropic(F: np.ndarray, s: np.ndarray) -> np.ndarray:
+def _entropic(F: np.ndarray, s: np.ndarray) -> Any:
     return -np.log(np.exp(-2) + 2 * trapezoid(np.exp(-2 * s) * F, s)) / 2
 
 
