@@ -19,6 +19,7 @@ from icml25.switchback import (
     OverlapWarning,
     Panel,
     UnstableLSTDWarning,
+    alternating_time,
     difference_in_means,
     paper_mdp,
 )
@@ -216,6 +217,17 @@ def test_constants_at_each_time_leave_estimates_alone(panel, estimator, pooling)
 def test_units_of_the_states_do_not_matter(panel, estimator):
     other = Panel(panel.states * [1e7, 0.05], panel.actions, panel.rewards)
     assert estimator.fit(other).ate_ == pytest.approx(estimator.fit(panel).ate_, rel=1e-9)
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-4, 1e-5])
+@pytest.mark.parametrize("unit", [1.0, 1e5])
+def test_drl_does_not_depend_on_the_axes_of_the_states(gap, unit):
+    actions = alternating_time(40, 4, span=2, seed=1)
+    panel = paper_mdp(T=4, p=2, delta=0.8, seed=1).simulate(actions, seed=1)
+    states = panel.states.copy()
+    states[..., 1] = states[..., 0] + gap * states[..., 1]
+    turned = DRL().fit(Panel(states * unit, actions, panel.rewards))
+    assert turned.ate_ == pytest.approx(DRL().fit(panel).ate_, rel=1e-6)
 
 
 def test_noise_free_days_that_grow_alike():

@@ -313,3 +313,28 @@ def test_column_of_one_arm():
 def test_pairs():
     a = np.array([[0, 1], [1, 0], [0, 0], [0, 1], [1, 0]], dtype=np.int8)
     assert [list(c) for c in clusters(a)] == [[0, 1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "days",
+    [
+        ["30122024", "31122024", "01012025"],
+        ["2024-12-30 10:00", "2024-12-30T09:00"],
+        ["3012", "0101"],
+        ["311224", "010125"],
+    ],
+    ids=["ddmmyyyy", "two separators", "ddmm", "ddmmyy"],
+)
+def test_text_whose_order_is_not_that_of_time_is_refused(days):
+    frame = pd.DataFrame({"day": np.repeat(days, 2), "slot": np.tile([0, 1], len(days)), "arm": 1, "reward": 0.0})
+    with pytest.raises(ValueError, match="column 'day' holds text whose order in time is not known"):
+        Panel.from_frame(frame, day="day", time="slot", action="arm", reward="reward", states=[])
+
+
+def test_compact_dates_are_sorted():
+    days = ["20241231", "20250101", "20241230"]
+    frame = pd.DataFrame(
+        {"day": np.repeat(days, 2), "slot": np.tile([0, 1], 3), "arm": 1, "reward": np.repeat([1.0, 2, 0], 2)}
+    )
+    panel = Panel.from_frame(frame, day="day", time="slot", action="arm", reward="reward", states=[])
+    assert panel.rewards[:, 0].tolist() == [0, 1, 2]

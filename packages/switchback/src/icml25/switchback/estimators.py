@@ -607,6 +607,9 @@ class DRL(_Estimator):
         """w^a of the days (S, A), from the moments fitted to ``data``."""
         R, _n, T, p = S.shape
         K = rows.shape[1]
+        centre, root = _common_scale(data[0])
+        data = (_rescale(data[0], centre, root), *data[1:])
+        S = _rescale(S, centre, root)
         fit = fit_coefficients(*data)
         phi0, Phi, Gamma = fit.phi0, fit.Phi, fit.Gamma
         if self.smooth == "local":
@@ -697,6 +700,25 @@ def _warn_of_overlap(largest: dict[int, np.ndarray], ess: dict[int, np.ndarray])
                 OverlapWarning,
                 stacklevel=4,
             )
+
+
+def _common_scale(S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (R, p) and triangular root (R, p, p) of the covariance within times, one for all times.
+
+    Ratios of densities do not depend on an affine map of the states, but the rounding of nearly collinear ones does.
+    """
+    R, n, T, p = S.shape
+    within = (S - S.mean(1, keepdims=True)).reshape(R, n * T, p)
+    root = np.linalg.qr(within, mode="r") / np.sqrt(n * T)
+    pivots, sizes = np.abs(np.diagonal(root, axis1=1, axis2=2)), np.linalg.norm(root, axis=1)
+    root[(pivots <= 1e-14 * sizes).any(1)] = np.eye(p)  # collinear: left to the fit, which names what is wrong
+    return S.mean((1, 2)), root
+
+
+def _rescale(S: np.ndarray, centre: np.ndarray, root: np.ndarray) -> np.ndarray:
+    R, n, T, p = S.shape
+    gap = (S - centre[:, None, None]).reshape(R, n * T, p)
+    return np.linalg.solve(root.swapaxes(1, 2), gap.swapaxes(1, 2)).swapaxes(1, 2).reshape(R, n, T, p)
 
 
 def _log_density(S: np.ndarray, means: np.ndarray, covariance: np.ndarray) -> np.ndarray:

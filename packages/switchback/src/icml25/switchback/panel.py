@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["NotIdentifiedError", "Panel"]
 
 _HUGE = 1e100
-_SORTABLE = (r"\d{4}-\d\d-\d\d", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?", r"\d\d:\d\d(:\d\d)?", r"\d+")
+_DAY, _CLOCK = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d(:\d\d)?"
+_COMPACT_DAY = r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"  # never matches a day written ddmmyyyy
+_SORTABLE = (_DAY, f"{_DAY}T{_CLOCK}", f"{_DAY} {_CLOCK}", _CLOCK, _COMPACT_DAY, r"\d{1,3}")
 
 
 class NotIdentifiedError(ValueError):
@@ -127,7 +129,7 @@ class Panel:
         frame : pandas DataFrame (``pip install icml25-switchback[pandas]``).
         time : column with the time within the day, or, with day=None, with timestamps, which are split into date and
             time of day in their own time zone. Times and days are put in the order of numbers, dates, clock times or
-            periods, or of an ordered categorical; text must be ISO dates, 24-hour clock times or digits, with leading zeros.
+            periods, or of an ordered categorical; text must be ISO dates, yyyymmdd, 24-hour clock times or up to three digits, zero-padded.
         reward : column of rewards.
         action : column of arms: 0/1, booleans, or any two labels with ``treated``; None is an A/A history, all arm 0.
         states : columns of state covariates, numbers or booleans.
