@@ -92,6 +92,7 @@ def test_metrics_of_several_designs():
     estimates = 1 + rmse[:, :, None] * np.array([1.0, -1.0])
     public = {"designs": ["AT1", "AT6", "AD"]}
     out = protocol.evaluate(public, truth, {"estimates": estimates, "estimators": "A+B+C"})
+    assert out["AD_over_AT1_B"] == pytest.approx(8 / 2)
     assert out["AT1_over_AD_B"] == pytest.approx(2 / 8) and out["rmse_C_AT6"] == pytest.approx(3.0)
     assert out["rank_agreement"] == out["agreement_A_B"] == out["agreement_B_C"] == pytest.approx(0.5)
     assert out["agreement_A_C"] == pytest.approx(1.0)

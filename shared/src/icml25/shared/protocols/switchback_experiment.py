@@ -75,8 +75,8 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     Returns
     -------
     rmse, relative_rmse (over the root mean square of the worlds' ATE), bias, abs_bias (root mean square of the worlds' biases),
-    over all estimates, and where they apply: coverage; each estimator's RMSE by design, rmse_OLS_AT1, and of AT1 over AD,
-    AT1_over_AD_OLS; of three or more designs rank_agreement
+    over all estimates, and where they apply: coverage; each estimator's RMSE by design, rmse_OLS_AT1, and of AT1 over AD and AD
+    over AT1, AT1_over_AD_OLS; of three or more designs rank_agreement
     (lowest Spearman correlation of the designs' RMSE between two estimators, and each pair's as agreement_OLS_LSTD);
     mse_error (largest |MSE / predicted - 1|); good_advice (share of pilots whose advice has at most 1.25 times the RMSE of
     the best design) and regret (mean of that ratio).
@@ -85,7 +85,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     if "recommended" in values:
         ratio = truth["rmse"][np.asarray(values.pop("recommended"), dtype=int)] / truth["rmse"].min()
         out = {"good_advice": float((ratio <= WITHIN).mean()), "regret": float(ratio.mean())}
-        return out | {key: float(value) for key, value in values.items()}
+        return {key: float(value) for key, value in values.items()} | out
     estimates = np.asarray(values.pop("estimates"), dtype=np.float64)
     if estimates.ndim not in (1, 2, 3) or not np.isfinite(estimates).all():
         raise ValueError(f"estimates must be finite, of shape (R,), (D, R) or (E, D, R); got shape {estimates.shape}")
@@ -106,7 +106,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
             of = dict(zip(designs, errors.tolist(), strict=True))
             out |= {f"rmse_{name}_{design}": value for design, value in of.items()}
             if {"AT1", "AD"} <= set(of):
-                out[f"AT1_over_AD_{name}"] = of["AT1"] / of["AD"]
+                out |= {f"AT1_over_AD_{name}": of["AT1"] / of["AD"], f"AD_over_AT1_{name}": of["AD"] / of["AT1"]}
         if len(designs) > 2:
             pairs = {
                 f"agreement_{a}_{b}": float(np.corrcoef(rankdata(named[a]), rankdata(named[b]))[0, 1])
@@ -115,7 +115,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
             out |= {"rank_agreement": min(pairs.values()), **pairs}
     if "predicted_mse" in values:
         out["mse_error"] = float(np.abs(by_design**2 / np.asarray(values.pop("predicted_mse")) - 1).max())
-    return out | {key: float(value) for key, value in values.items()}
+    return {key: float(value) for key, value in values.items()} | out
 
 
 def example(public: dict[str, Any]) -> dict[str, Any]:
