@@ -85,7 +85,18 @@ def test_active_pairs_and_messages_are_counted() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    ["falls", "too low", "too high", "too many pulls", "collides for nothing", "not finite", "shape", "negative"],
+    [
+        "falls",
+        "too low",
+        "too high",
+        "too many pulls",
+        "collides for nothing",
+        "not finite",
+        "shape",
+        "negative",
+        "no counts",
+        "one arm for all",
+    ],
 )
 def test_impossible_results_are_refused(fault: str) -> None:
     public, truth = protocol.draw({"kind": "shi2021", "T": 1000}, seed=0, budget="smoke")
@@ -103,6 +114,11 @@ def test_impossible_results_are_refused(fault: str) -> None:
         result = {name: np.zeros_like(value) for name, value in result.items()}
     elif fault == "not finite":
         result["regret0"] = np.full_like(result["regret0"], np.nan)
+    elif fault == "no counts":
+        result["pulls0"] = np.full_like(result["pulls0"], np.nan)
+    elif fault == "one arm for all":
+        result["pulls0"] = np.zeros_like(result["pulls0"])
+        result["pulls0"][:, :, 7] = 1000
     elif fault == "shape":
         result["regret0"] = result["regret0"][:, -3:]
     else:

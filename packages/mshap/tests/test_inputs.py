@@ -11,9 +11,11 @@ from icml25.mshap import (
     FLGame,
     LinearFractional,
     MShap,
+    NoPayment,
     PowerLaw,
     WelfareBG,
     fit_linear_fractional,
+    reciprocity,
 )
 
 W, GAMMA, TAU = np.eye(3) * 0.2, [0.01, 0.02, 0.03], [10.0, 20.0, 30.0]
@@ -221,3 +223,14 @@ def test_public_methods_have_docstrings():
                 if not key.startswith("_") and (inspect.isfunction(value) or isinstance(value, property)):
                     owner = next(c for c in thing.__mro__ if key in vars(c))
                     assert vars(owner)[key].__doc__, f"{name}.{key}"
+
+
+def test_an_agent_that_pays_for_its_harm_is_treated_as_it_treats():
+    assert reciprocity([0.5, 0.2], [0.0, -0.3], [0.5, -0.1]) == 1
+    assert reciprocity([0.5, 0.2], [0.0, -0.4], [0.5, -0.1]) == -np.inf
+
+
+def test_mechanisms_from_a_generator():
+    game = FLGame(LinearFractional(W), GAMMA, TAU)
+    rows = game.compare(mechanism for mechanism in (NoPayment(), MShap()))
+    assert [row["mechanism"] for row in rows] == [row["mechanism"] for row in game.compare([NoPayment(), MShap()])]

@@ -127,12 +127,21 @@ def adjust(
         return V, units
     V = _residuals(V, W, regressor, cross_fit, seed)
     left = V.std(0)
-    if gone := [name for (name, _), share in zip(columns, left, strict=True) if share <= COLLINEAR]:
+    coarse = max(map(_rounding, np.reshape(W, (len(V), -1)).T), default=0.0)
+    limits = [max(COLLINEAR, coarse, _rounding(v)) for _, v in columns]
+    if gone := [name for (name, _), share, limit in zip(columns, left, limits, strict=True) if share <= limit]:
         raise ValueError(
             f"the covariates determine {', '.join(gone)}: no variance is left; expected covariates that leave"
             " variation in the treatment, the outcome and every candidate"
         )
     return standardise_columns(V), units * left
+
+
+def _rounding(v: np.ndarray) -> float:
+    """Rounding error of a column as a share of its standard deviation: large where a large offset is all that is left."""
+    size = np.abs(v).max()
+    spread = (v / size).std() if size > 0 else 0.0
+    return 8 * np.finfo(float).eps / spread if spread > 0 else 0.0
 
 
 def basis(V: Float[np.ndarray, "n k"]) -> tuple[Float[np.ndarray, "n r"], np.ndarray]:

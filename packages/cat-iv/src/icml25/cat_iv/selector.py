@@ -207,7 +207,10 @@ class CATSelector(BaseEstimator):
             observed, units = adjust(named[:2], None)
         else:
             observed, covariates_ = columns[:, :2], covariates_[:, :0]
-        self._second_stage = np.column_stack([observed * units[:2], columns[:, 2:]]), covariates_
+        in_treatment_units = observed * (
+            units[:2] / units[0]
+        )  # the ratio is that of the raw columns, whatever their size
+        self._second_stage = np.column_stack([in_treatment_units, columns[:, 2:]]), covariates_
         self._warn(slopes[chosen], A[:, chosen].std(0) * np.sqrt(n), np.abs(x_ @ Z_[:, chosen]))
         return self
 
@@ -338,7 +341,7 @@ class CATSelector(BaseEstimator):
             line = f"  {label:<{width}}  F {self.first_stage_f_[j]:>9.1f}  effect alone {self.betas_[j]:>10.4g}  "
             if self.support_[j]:
                 line += "selected"
-            elif np.isnan(self.betas_[j]):
+            elif self._names[j] in self.weak_:
                 line += f"not scored: first-stage F below {self.min_first_stage_f:g}"
             else:
                 line += "left out: " + self._reason(j, chosen)
@@ -494,7 +497,7 @@ class CATSelector(BaseEstimator):
         tests = size * (size - 1)
         if tests / (self.n_permutations + 1) >= self.alpha:
             raise ValueError(
-                f"n_permutations is {self.n_permutations}; expected at least {int(tests / self.alpha)}: with fewer no"
+                f"n_permutations is {self.n_permutations}; expected at least {int(tests / self.alpha * (1 + 1e-12))}: with fewer no"
                 f" p-value of the {tests} cross tests of {size} candidates can fall below level {self.alpha:g} (Holm),"
                 ' and any set would pass; or take test="chi2"'
             )

@@ -122,7 +122,7 @@ class BootstrappedLevel:
 
     A phase starts with a tree T of the graph of that moment. T then sees deletions only. H holds the edges inserted since, and
     for every vertex with such an edge its path in T to the root. A vertex is found by walking up T until the path meets H.
-    After m^((q-1)/q) insertions or m weight increases, or when half of the edges are gone, a new phase starts. Its tree is built
+    After m^((q-1)/q) insertions, or m weight increases (the phase length if that is more), or when half of the edges are gone, a new phase starts. Its tree is built
     at the next query, which then replays the changes since: queries decide when trees are built, but not which.
 
     Parameters

@@ -124,7 +124,8 @@ def reciprocity(gain: ArrayLike, payments: ArrayLike, shares: ArrayLike) -> floa
     """Worst ratio of what an agent gets to what it gives: min_i (ã_i + p_i)/φ_i.
 
     An agent that gives nothing (φ_i = 0) counts as 1 when it gets nothing, as -inf when something is taken from it
-    (ã_i + p_i < 0), and is left out when it gets something (``free_riders`` names it).
+    (ã_i + p_i < 0), and is left out when it gets something (``free_riders`` names it). One that harms (φ_i < 0) counts as 1
+    when it pays for no more than the harm, else as -inf.
 
     Parameters
     ----------
@@ -139,7 +140,9 @@ def reciprocity(gain: ArrayLike, payments: ArrayLike, shares: ArrayLike) -> floa
     ValueError: lengths differ or NaN.
     """
     payoff, shares, gives, gets = _give_and_get(gain, payments, shares)
-    idle = np.where(payoff[~gives & ~gets] < -_nothing(shares, payoff), -np.inf, 1.0)
+    rest = ~gives & ~gets
+    taken = payoff[rest] < np.minimum(shares[rest], 0) - _nothing(shares, payoff)
+    idle = np.where(taken, -np.inf, 1.0)
     ratios = np.concatenate([payoff[gives] / shares[gives], idle])
     return float(ratios.min()) if len(ratios) else float("nan")
 

@@ -219,6 +219,7 @@ def compare(game: FLGame, mechanisms: Sequence[Any], **options: Any) -> list[dic
     -------
     One dict a mechanism; ``data_gain`` and ``accuracy_gain`` are ratios to the first ``NoPayment`` (NaN without one).
     """
+    mechanisms = list(mechanisms)
     if not mechanisms:
         raise ValueError("mechanisms is empty; expected at least one")
     solved = []

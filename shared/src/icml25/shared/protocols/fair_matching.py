@@ -151,8 +151,10 @@ def _check_result(
         )
     slack = 1e-6 * horizon + 1e-6
     alone = pulls.sum(2)
-    if not np.isfinite(curve).all() or (pulls < 0).any() or (alone > horizon + slack).any():
-        raise ValueError(f"{name} is not finite, or its pull counts are negative or above the horizon {horizon}")
+    if not (np.isfinite(curve).all() and np.isfinite(pulls).all()) or (pulls < 0).any():
+        raise ValueError(f"{name} or its pull counts are not finite, or a count is negative")
+    if max(alone.max(), pulls.sum(1).max()) > horizon + slack:
+        raise ValueError(f"{name}: a player, or an arm, has more pulls without collision than the horizon {horizon}")
     if (np.diff(curve, axis=1) < -slack).any() or (curve < -slack).any():
         raise ValueError(f"{name} falls or is negative; cumulative regret is of means and never falls")
     cost = (pulls * np.maximum(value - means, 0)).sum(2) + value * (horizon - alone)
