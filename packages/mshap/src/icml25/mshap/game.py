@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -156,7 +157,7 @@ class FLGame:
 
         return solve(self, mechanism, **options)
 
-    def compare(self, mechanisms: list[Mechanism], **options: Any) -> list[dict[str, Any]]:
+    def compare(self, mechanisms: Iterable[Mechanism], **options: Any) -> list[dict[str, Any]]:
         """Equilibria of several mechanisms side by side; see ``icml25.mshap.compare``."""
         from icml25.mshap.solve import compare
 

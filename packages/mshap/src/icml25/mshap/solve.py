@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -206,7 +206,7 @@ def exploitability(game: FLGame, mechanism: Any, s: ArrayLike) -> float:
     return float((best - now).max())
 
 
-def compare(game: FLGame, mechanisms: Sequence[Any], **options: Any) -> list[dict[str, Any]]:
+def compare(game: FLGame, mechanisms: Iterable[Any], **options: Any) -> list[dict[str, Any]]:
     """Solve for several mechanisms and put their equilibria side by side.
 
     Parameters
