@@ -126,24 +126,7 @@ class Solver(BaseSolver):
     name = "DFE"
     sampling_strategy = "run_once"
     problems = ("fair matching",)
-    parameters = {  # noqa: RUF012
-        "variant": [
-            "free",
-            "collision",
-            "no elimination",
-            "musical chairs",
-            "uniform",
-            "explore 250",
-            "explore 500",
-            "explore 1000",
-            "explore 2000",
-            "explore 8000",
-            "phased CUCB",
-            "packets",
-            "one run",
-            "one run by rounds",
-        ]
-    }
+    parameters = {"variant": list(VARIANTS["shi2021"])}  # noqa: RUF012
 
     def skip(self, problem: str, budget: str, kind: str = "", horizons: Any = (), **_: Any) -> tuple[bool, str | None]:
         """Leave out the other problem, and what a data set or budget does not need."""
