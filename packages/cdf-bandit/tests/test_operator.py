@@ -53,6 +53,16 @@ def test_scale_of_a_wide_domain(normalize):
 
 
 @pytest.mark.parametrize("kind", [LogisticBasis, GaussianBasis])
+@pytest.mark.parametrize("scale", [99.0, 1e4, 1e7, 1e9])
+def test_a_scale_far_wider_than_the_domain_nears_the_uniform_law(kind, scale):
+    """There the closed form of the tail would cancel; the CDF of the uniform law integrates to (1 - y^2) / 2."""
+    basis = kind(sine, scale)
+    y = np.linspace(0, 1, 5)
+    tail = basis.tail_integral(np.zeros((5, 1)), np.zeros(5, int), np.array([0.0, 0.5]), y)
+    np.testing.assert_allclose(tail, np.repeat((1 - y**2)[:, None] / 2, 2, axis=1), atol=max(1 / scale, 1e-7))
+
+
+@pytest.mark.parametrize("kind", [LogisticBasis, GaussianBasis])
 def test_bases_are_truncated_cdfs(kind):
     """Against numerical integration of the density, also with locations far outside the domain."""
     from scipy.stats import logistic, norm

@@ -142,7 +142,8 @@ class PooledAccuracy(Accuracy):
         weights, _, sizes = self._matrices(len(s))
         totals = np.zeros(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
-            z = np.cumsum(np.take(w * s, orders), axis=1)
+            z = np.take(w * s, orders)
+            np.cumsum(z, axis=1, out=z)
             if last is not None:
                 z += (w * (last - s))[orders]
             totals += size * self.pool(z)
@@ -153,10 +154,12 @@ class PooledAccuracy(Accuracy):
     ) -> Float[np.ndarray, "m n"]:
         """∂A(s[π(1..r)])/∂s_π(r)."""
         weights, _, sizes = self._matrices(len(s))
-        gradient, gives = np.zeros(orders.shape), np.take(s, orders)
+        gradient = np.zeros(orders.shape)
         for w, size in zip(weights, sizes, strict=True):
-            worth = np.take(w, orders)
-            gradient += size * worth * self.pool_derivative(np.cumsum(worth * gives, axis=1))
+            z = np.take(w * s, orders)
+            slope = self.pool_derivative(np.cumsum(z, axis=1, out=z))
+            slope *= np.take(size * w, orders)
+            gradient += slope
         return gradient
 
     def prefix_potential_gradient(
@@ -211,11 +214,14 @@ class LinearFractional(PooledAccuracy):
 
     def pool(self, z: np.ndarray) -> np.ndarray:
         """z / (1 + z)."""
-        return z / (1 + z)
+        value = 1 + z
+        return np.divide(z, value, out=value)
 
     def pool_derivative(self, z: np.ndarray) -> np.ndarray:
         """(1 + z)^-2."""
-        return (1 / (1 + z)) ** 2
+        value = 1 + z
+        np.reciprocal(value, out=value)
+        return np.multiply(value, value, out=value)
 
 
 class PowerLaw(PooledAccuracy):
