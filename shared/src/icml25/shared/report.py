@@ -142,14 +142,11 @@ def environment() -> dict[str, Any]:
     """Date, commit, machine and versions, for whoever reads a result later."""
     import psutil
 
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=False
-    )
-    interesting = ["benchopt", "jax", "numpy", "pandas", "scikit-learn", "scipy", "torch"]
+    interesting = ["benchopt", "jax", "numpy", "pandas", "scikit-learn", "scipy", "torch", "transformers"]
     ours = ["icml25-shared", *(m.distribution for m in registry.methods().values())]
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": _commit(),
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -159,6 +156,18 @@ def environment() -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {name: v for name in interesting + ours if (v := _version(name))},
     }
+
+
+def _commit() -> str:
+    """The commit, marked when a file has changed since that is not itself a record of results."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
+    commit = git("describe", "--always", "--abbrev=12")
+    records = (":(top,exclude)packages/*/results/*", ":(top,exclude)packages/*/README.md")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *records)
+    return f"{commit}{'-dirty' if changed else ''}" or "unknown"
 
 
 def _processor() -> str:
