@@ -229,7 +229,10 @@ def test_embedded_texts() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("In 2006 , 1 @,@ 000 well @-@ known men ( and women ) left .", "In 2006, 1,000 well-known men (and women) left."),
+        (
+            "In 2006 , 1 @,@ 000 well @-@ known men ( and women ) left .",
+            "In 2006, 1,000 well-known men (and women) left.",
+        ),
         ("It 's what they couldn 't say : \" no \" .", "It's what they couldn't say: \"no\"."),
         ("a rate of 2 @.@ 5 % in $ 10", "a rate of 2.5% in $10"),
     ],
@@ -242,7 +245,9 @@ def test_tokenisation_is_undone(line: str, expected: str) -> None:
 @needs_data
 def test_real_texts() -> None:
     plays, articles, instructions = load("tinyshakespeare"), load("wikitext2", min_length=400), load("self_instruct")
-    assert isinstance(plays, TextDataset) and isinstance(articles, TextDataset) and isinstance(instructions, TextDataset)
+    assert (
+        isinstance(plays, TextDataset) and isinstance(articles, TextDataset) and isinstance(instructions, TextDataset)
+    )
     assert plays.documents[0].startswith("First Citizen:\nBefore we proceed")
     assert min(map(len, articles.documents)) >= 400 and " @-@ " not in articles.text and " ," not in articles.text
     assert len(instructions.documents) == 163

@@ -56,7 +56,13 @@ class Group:
 
     def fingerprint(self) -> str:
         """Hash of all code that decides the numbers of this group."""
-        paths = [self.track.folder, _HERE / "protocols", _HERE / "datasets.py", _HERE / "isolated.py", _HERE / "problems.py"]
+        paths = [
+            self.track.folder,
+            _HERE / "protocols",
+            _HERE / "datasets.py",
+            _HERE / "isolated.py",
+            _HERE / "problems.py",
+        ]
         method = registry.methods().get(self.package)
         if method is None:
             return registry.fingerprint(paths, "icml25-shared")

@@ -8,4 +8,4 @@ class Objective(ProblemObjective):
     """Regret against the best that the truth allows."""
 
     name = "Bandits"
-    problems = {"fair matching": fair_matching, "contextual risk": risk_bandit}
+    problems = {"fair matching": fair_matching, "contextual risk": risk_bandit}  # noqa: RUF012

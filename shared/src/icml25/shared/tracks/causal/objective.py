@@ -8,4 +8,4 @@ class Objective(ProblemObjective):
     """Error of an effect estimate against the truth."""
 
     name = "Causal effects"
-    problems = {"switchback": switchback_experiment, "instruments": instruments}
+    problems = {"switchback": switchback_experiment, "instruments": instruments}  # noqa: RUF012
