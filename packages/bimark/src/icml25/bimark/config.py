@@ -1,0 +1,244 @@
+"""The configuration that ``model.generate(watermarking_config=...)`` takes."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from transformers.generation import BaseWatermarkingConfig
+
+from icml25.bimark.prf import MAX_LAYERS
+
+if TYPE_CHECKING:
+    import torch
+
+    from icml25.bimark.processor import BiMarkLogitsProcessor
+
+__all__ = ["BiMarkConfig"]
+
+MAX_MESSAGE_BITS = 1024
+
+
+class BiMarkConfig(BaseWatermarkingConfig):
+    """Key, message and settings of a BiMark watermark.
+
+    Pass the object itself to ``model.generate(..., do_sample=True, watermarking_config=config)``: transformers then puts
+    the processor behind temperature, top-k and top-p, the only place where the watermark leaves the distribution as it is.
+
+    Parameters
+    ----------
+    key : the secret: text, bytes or a non-negative integer; kept as ``key`` in hexadecimal digits.
+    message : text of 0s and 1s, a sequence of 0s and 1s, or an integer together with ``message_bits`` (most significant
+        bit first); 1 to 1024 bits. "1" alone marks text without saying more. None, together with ``message_bits``, is for
+        detection only.
+    n_layers : layers d, 1 to 448.
+    base_scale : how much probability a layer may move, in (0, 1]; less is a weaker watermark, and still unbiased.
+    window : number h of preceding tokens that seed a step, at least 1. Larger is more random and less robust to edits.
+    message_bits : length of the message where it is an integer or None; else it must fit, if given.
+    pad_token_id : of left-padded batches; only matters for prompts of fewer than ``window`` tokens.
+
+    Raises
+    ------
+    ValueError, TypeError: naming the argument, what it was and what was expected.
+
+    Source: the paper's settings, d = 10, base_scale 1, h = 2.
+    """
+
+    key: str
+    message: str | None
+    n_layers: int
+    base_scale: float
+    window: int
+    message_bits: int
+    pad_token_id: int | None
+
+    def __init__(
+        self,
+        key: str | bytes | int,
+        message: Any = "1",
+        n_layers: int = 10,
+        base_scale: float | int = 1.0,
+        window: int = 2,
+        message_bits: int | None = None,
+        pad_token_id: int | None = None,
+    ) -> None:
+        self.key = _key_bytes(key).hex()
+        self.message = _message_text(message, message_bits)
+        self.n_layers = n_layers
+        self.base_scale = base_scale
+        self.window = window
+        if message_bits is None:
+            if self.message is None:
+                raise ValueError("message is None, so message_bits is needed: the length of the message to look for")
+            message_bits = len(self.message)
+        self.message_bits = message_bits
+        self.pad_token_id = pad_token_id
+        self.validate()
+
+    def validate(self) -> None:
+        """Check all fields; transformers calls it before it generates.
+
+        Raises
+        ------
+        ValueError, TypeError: naming the field, its value and the range.
+        """
+        if not self.key or len(bytes.fromhex(self.key)) == 0:
+            raise ValueError("key is empty; expected text, bytes or an integer that nobody can guess")
+        for name, low, high in (
+            ("message_bits", 1, MAX_MESSAGE_BITS),
+            ("n_layers", 1, MAX_LAYERS),
+            ("window", 1, None),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+            if value < low or (high is not None and value > high):
+                raise ValueError(f"{name} must be {f'in {low}..{high}' if high else f'at least {low}'}, got {value}")
+        if isinstance(self.base_scale, bool) or not isinstance(self.base_scale, (int, float)):
+            raise TypeError(f"base_scale must be a number, got {self.base_scale!r}")
+        if not 0 < self.base_scale <= 1:
+            raise ValueError(f"base_scale must be in (0, 1], got {self.base_scale}")
+        if self.message is not None and len(self.message) != self.message_bits:
+            raise ValueError(
+                f"message has {len(self.message)} bits and message_bits is {self.message_bits}; expected the same"
+            )
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The secret as bytes."""
+        return bytes.fromhex(self.key)
+
+    def construct_processor(self, vocab_size: int, device: "str | torch.device" = "cpu") -> "BiMarkLogitsProcessor":
+        """Build the logits processor; ``generate`` calls it.
+
+        Parameters
+        ----------
+        vocab_size : width of the model's logits, ``model.config.vocab_size``.
+        device : where the logits are.
+
+        Raises
+        ------
+        ValueError: this configuration has no message.
+        """
+        from icml25.bimark.processor import BiMarkLogitsProcessor
+
+        return BiMarkLogitsProcessor(self, vocab_size, device)
+
+    def public(self) -> "BiMarkConfig":
+        """Return a copy without the message: what a detector needs. It still holds the key."""
+        fields = self.to_dict() | {"key": self.key_bytes, "message": None}
+        return type(self)(**fields)
+
+    def to_dict(self, include_key: bool = False) -> dict[str, Any]:
+        """Return the fields as plain values.
+
+        Parameters
+        ----------
+        include_key : whether ``key_hex`` is among them. It is not by default, because ``save_pretrained`` writes the
+            dictionary of a configuration that is attached to ``model.generation_config``.
+        """
+        names = ("message", "n_layers", "base_scale", "window", "message_bits", "pad_token_id")
+        return {name: getattr(self, name) for name in names} | ({"key_hex": self.key} if include_key else {})
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any], **kwargs: Any) -> "BiMarkConfig":
+        """Build a configuration from :meth:`to_dict`.
+
+        Parameters
+        ----------
+        config_dict : the fields, with ``key_hex`` or ``key``.
+        **kwargs : fields that replace those, such as ``key``.
+
+        Raises
+        ------
+        ValueError: no key. TypeError: an unknown field.
+        """
+        fields = dict(config_dict)
+        if (digits := fields.pop("key_hex", None)) is not None:
+            fields["key"] = bytes.fromhex(digits)
+        fields |= kwargs
+        if "key" not in fields:
+            raise ValueError("key is not among the fields: they were written without it; pass key=...")
+        return cls(**fields)
+
+    def to_json_string(self, include_key: bool = False) -> str:
+        """Return :meth:`to_dict` as JSON."""
+        return json.dumps(self.to_dict(include_key), indent=2, sort_keys=True) + "\n"
+
+    def to_json_file(self, json_file_path: str | os.PathLike, include_key: bool = False) -> None:
+        """Write :meth:`to_dict` to a JSON file, which only the user may read where it holds the key.
+
+        Parameters
+        ----------
+        json_file_path : the file, replaced if it exists.
+        include_key : whether the secret is written too.
+        """
+        path = Path(json_file_path)
+        if include_key:
+            path.touch(mode=0o600)
+            path.chmod(0o600)
+        path.write_text(self.to_json_string(include_key), encoding="utf-8")
+
+    @classmethod
+    def from_json_file(cls, json_file_path: str | os.PathLike, **kwargs: Any) -> "BiMarkConfig":
+        """Read what :meth:`to_json_file` wrote; ``key=...`` where it was written without the key.
+
+        Raises
+        ------
+        ValueError: no key, or not JSON.
+        """
+        return cls.from_dict(json.loads(Path(json_file_path).read_text(encoding="utf-8")), **kwargs)
+
+    def __iter__(self) -> Any:
+        yield from self.to_dict().items()
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self)
+        return f"{type(self).__name__}(key=..., {fields})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).items()))
+
+
+def _key_bytes(key: str | bytes | int) -> bytes:
+    if isinstance(key, bool) or not isinstance(key, (str, bytes, int)):
+        raise TypeError(f"key must be text, bytes or an integer, got {type(key).__name__}")
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes):
+        return key
+    if key < 0:
+        raise ValueError("key must not be negative where it is an integer")
+    return key.to_bytes(max(1, -(-key.bit_length() // 8)), "big")
+
+
+def _message_text(message: Any, message_bits: int | None) -> str | None:
+    """The message as text of 0s and 1s."""
+    if message is None:
+        return None
+    if isinstance(message, bool):
+        raise TypeError("message must be text of 0s and 1s, a sequence of them, or an integer; got a bool")
+    if isinstance(message, (int, np.integer)):
+        if message_bits is None:
+            raise ValueError(f"message is the integer {message}, so message_bits is needed: its length in bits")
+        if message < 0 or int(message).bit_length() > message_bits:
+            raise ValueError(f"message is {message}; expected an integer of at most message_bits={message_bits} bits")
+        return format(int(message), f"0{message_bits}b")
+    if isinstance(message, str):
+        text = message
+    else:
+        try:
+            text = "".join(str(int(bit)) if bit in (0, 1) else "?" for bit in message)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"message must be text of 0s and 1s, a sequence of them, or an integer; got {message!r}"
+            ) from None
+    if not 1 <= len(text) <= MAX_MESSAGE_BITS or set(text) - {"0", "1"}:
+        shown = text if len(text) <= 40 else f"{text[:40]}... of {len(text)} characters"
+        raise ValueError(f"message must be 1 to {MAX_MESSAGE_BITS} bits, each 0 or 1; got {shown!r}")
+    return text

@@ -1,0 +1,1 @@
+"""What the objective and the solvers of this track share."""

@@ -1,0 +1,18 @@
+"""The README's example runs as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_readme_example_runs(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL))
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "total" in done.stdout

@@ -1,0 +1,97 @@
+"""The track's own computations against closed forms, and its checks against false claims."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import icml25.quamba2
+
+pytest.importorskip("benchopt")
+pytestmark = pytest.mark.bench
+TRACK = Path(icml25.quamba2.__file__).parent / "track"
+
+
+@pytest.fixture(scope="module")
+def track():
+    sys.path.insert(0, str(TRACK))
+    try:
+        spec = importlib.util.spec_from_file_location("lm_efficiency_objective", TRACK / "objective.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(TRACK))
+
+
+@pytest.fixture
+def objective(track):
+    rng = np.random.default_rng(0)
+    made = track.Objective()
+    made.budget, made.seed, made.problem = "smoke", 0, "bytes"
+    made.arrays = {"held_out": rng.integers(0, 5, (2, 140))}
+    made.truth = {"held_out": rng.normal(size=(1, 2, 140, 5)).astype(np.float32), "parameters": np.array(50)}
+    made.truth["validation"] = made.truth["held_out"]
+    return made
+
+
+def test_closed_forms(track):
+    uniform, ids = np.zeros((1, 2, 6, 7)), np.ones((2, 6), dtype=int)
+    assert track.perplexity(uniform, ids) == pytest.approx(7)
+    sure = np.zeros((1, 2, 6, 7))
+    sure[..., 1] = 50
+    assert track.perplexity(sure, ids) == pytest.approx(1) and track.perplexity(sure, ids * 2) > 1e9
+    p, q = np.log([[0.5, 0.5]]), np.log([[0.9, 0.1]])
+    assert track.divergence(p, q) == pytest.approx(0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1))
+    assert track.divergence(p, p + 3) == pytest.approx(0, abs=1e-12)
+    assert track.divergence(p, q * np.nan) == float("inf")
+
+
+def test_the_float_model_is_perfect(objective):
+    truth = objective.truth["held_out"]
+    row = objective.evaluate_result(
+        seconds=1.0,
+        peak_memory_mb=1.0,
+        logits=truth,
+        reloaded=truth,
+        decoded=truth[0][:, 128:134],
+        model_bytes=100,
+        state_bytes=5,
+        float_state_bytes=20,
+    )
+    assert row["kl"] == pytest.approx(0, abs=1e-12) and row["agreement"] == 1 and row["perplexity_ratio"] == 1
+    assert row["decode_kl"] == pytest.approx(0, abs=1e-12) and row["reload_error"] == 0
+    assert row["bytes_ratio"] == 1 and row["state_ratio"] == 0.5
+
+
+def test_false_claims_show(objective):
+    truth = objective.truth["held_out"]
+    row = objective.evaluate_result(
+        seconds=1.0, peak_memory_mb=1.0, logits=truth[..., ::-1], reloaded=truth, decoded=truth[0][:, 127:133]
+    )
+    assert row["kl"] > 0.5 and row["decode_kl"] > 0.5 and row["reload_error"] > 1 and row["agreement"] < 1
+    before = np.zeros((3, 1, 4, 5))
+    after = before.copy()
+    after[1, 0, 0, 0] = 1e-9
+    new = np.array([[1, 2], [1, 2], [1, 5]])
+    found = objective.evaluate_result(1.0, 1.0, before=before, after=after, generated=new)
+    assert found["modes_passed"] == 1
+
+
+def test_stages_and_choices(objective):
+    truth = objective.truth["held_out"]
+    noise = np.random.default_rng(1).normal(size=truth.shape)
+    stages = np.stack([truth + s * noise for s in (1.0, 0.5, 0.6)])
+    row = objective.evaluate_result(1.0, 1.0, stages=stages, choices_validation=stages, choices_held_out=stages[::-1])
+    assert 1.2 < row["step_worst"] < 1.7 and row["step_total"] < 0.6
+    assert row["choice_gap"] > 0 > row["choice_gap_test"] - 0.2
+
+
+def test_tensor_bytes(track):
+    torch = pytest.importorskip("torch")
+    from benchmark_utils.evaluation import tensor_bytes
+
+    shared = torch.zeros(3)
+    assert tensor_bytes({"a": [shared, shared], "b": torch.zeros(2, dtype=torch.int8)}) == 14

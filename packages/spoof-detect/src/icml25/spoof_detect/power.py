@@ -1,0 +1,63 @@
+"""How much text a test needs: the statistic's expectation when a spoofer colours what it has seen."""
+
+from __future__ import annotations
+
+import math
+
+from scipy.special import ndtri
+
+__all__ = ["expected_statistic", "required_tokens"]
+
+
+def expected_statistic(a: float | int, b: float | int, q: float | int) -> float:
+    """Expected correlation S of colour with presence, E[S] = (a - b) sqrt(q (1 - q)) / sqrt(g (1 - g)), g = q a + (1 - q) b.
+
+    Parameters
+    ----------
+    a : green rate where the n-gram was seen, in [0, 1].
+    b : green rate where it was not, in [0, 1].
+    q : share of positions with a seen n-gram, in (0, 1).
+
+    Returns
+    -------
+    S in [-1, 1]; the test's Z is about S sqrt(n - 1).
+
+    Raises
+    ------
+    ValueError: a value outside its range, or a = b in {0, 1} (the colour is constant).
+    """
+    for name, value in (("a", a), ("b", b), ("q", q)):
+        if not 0 <= value <= 1 or (name == "q" and value in (0, 1)):
+            raise ValueError(f"{name} is {value}; expected a share in {'(0, 1)' if name == 'q' else '[0, 1]'}")
+    green = q * a + (1 - q) * b
+    if green in (0, 1):
+        raise ValueError(f"a = b = {green:g}: the colour is constant, so no correlation is defined")
+    return (a - b) * math.sqrt(q * (1 - q)) / math.sqrt(green * (1 - green))
+
+
+def required_tokens(
+    a: float | int, b: float | int, q: float | int, alpha: float | int = 0.01, power: float | int = 0.9
+) -> int:
+    """Distinct n-grams that reject with the wanted probability: n = 1 + ((z_{1-alpha} + z_{power}) / S)^2, rounded up.
+
+    Parameters
+    ----------
+    a, b, q : of :func:`expected_statistic`.
+    alpha : false alarm rate, in (0, 1); default 0.01.
+    power : probability of rejection, in (0, 1); default 0.9.
+
+    Returns
+    -------
+    n, at least 2.
+
+    Raises
+    ------
+    ValueError: a value outside its range, or a <= b (no positive dependence: no amount of text suffices).
+    """
+    for name, value in (("alpha", alpha), ("power", power)):
+        if not 0 < value < 1:
+            raise ValueError(f"{name} is {value}; expected a probability in (0, 1)")
+    if not a > b:
+        raise ValueError(f"a is {a} and b {b}; expected a > b, else no amount of text suffices")
+    wanted = float(ndtri(1 - alpha) + ndtri(power))
+    return 1 + max(1, math.ceil((max(wanted, 0.0) / expected_statistic(a, b, q)) ** 2))

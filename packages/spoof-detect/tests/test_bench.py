@@ -1,0 +1,118 @@
+"""The solver of the watermarking track."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.bench
+bench = pytest.importorskip("icml25.spoof_detect.bench", reason="needs the bench extra", exc_type=ImportError)
+
+SETTINGS = {
+    "question": "forgery",
+    "h": 2,
+    "length": 400,
+    "lengths": [400, 800],
+    "genuine": 6,
+    "forged": 4,
+    "learned": 60,
+}
+
+
+def draw(**settings):
+    from icml25.shared.protocols import watermark_forgery
+
+    return watermark_forgery.draw(settings, seed=0, budget="smoke")
+
+
+def numbers(public):
+    return {k: v for k, v in public.items() if isinstance(v, np.ndarray)}
+
+
+def test_colours_are_those_of_the_world():
+    from icml25.spoof_detect import HashColors
+
+    public, _ = draw(**SETTINGS)
+    colors = HashColors(public["key"], public["h"], public["gamma"])
+    for text, expected in zip(public["suspects"], public["suspect_colors"], strict=True):
+        x, valid = colors.colors(text)
+        np.testing.assert_array_equal(np.where(valid, x, np.nan), expected)
+
+
+@pytest.mark.parametrize("test", ["standard", "reprompting"])
+def test_verdicts(test):
+    from icml25.spoof_detect import HashColors, NgramReference, SpoofTest
+
+    public, truth = draw(**SETTINGS)
+    out = bench.verdicts(numbers(public), {**public, "test": test})
+    spoof_test = SpoofTest(HashColors(public["key"], 2), NgramReference.from_token_ids(public["reference"], 3, 4000))
+    texts = public["tests_800"][2]
+    if test == "standard":
+        one = spoof_test.standard(public["suspects"][texts])
+    else:
+        one = spoof_test.reprompting(public["suspects"][texts], reprompted=public["reprompted"][texts])
+    assert (out["z_800"][2], out["p_values_800"][2]) == (one.z, one.p_value)
+    writer = truth["writer"][public["tests_400"][:, 0]]
+    assert out["z_400"][writer != "genuine"].mean() > out["z_400"][writer == "genuine"].mean() + 1
+
+
+@pytest.mark.parametrize("test", ["standard", "reprompting"])
+def test_null(test):
+    public, _ = draw(question="null", source="stdlib", h=1, length=200, tests=30)
+    out = bench.null_p_values(numbers(public), {**public, "test": test})
+    assert len(set(out["p_values"])) > 20
+
+
+@pytest.mark.parametrize("test", ["n-grams", "n-grams by Counter"])
+def test_counts(test):
+    public, truth = draw(question="counts", tokens=4000, order=3)
+    np.testing.assert_array_equal(bench.count(numbers(public), {**public, "test": test})["counts"], truth["counts"])
+
+
+def reweighted_as_bimark_does(world):
+    import torch
+
+    from icml25.bimark import multilayer_reweight
+
+    rng = np.random.default_rng(0)
+    p, contexts = rng.dirichlet(np.full(4000, 0.02), 8), rng.integers(4000, size=(8, 2))
+    ours = world.weights(contexts, np.tile(np.arange(4000), (8, 1)), p)
+    directions = torch.tensor(world.directions(contexts)).long()
+    theirs = multilayer_reweight(torch.tensor(p), torch.tensor(world._members), directions)
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("test", ["standard", "reprompting by context"])
+def test_bimark(test):
+    pytest.importorskip("icml25.bimark", reason="needs icml25-bimark")
+    import importlib.util
+    from pathlib import Path
+
+    from icml25.shared import protocols
+
+    file = Path(protocols.__file__).parents[1] / "tracks" / "watermarking" / "datasets" / "forgery_bimark.py"
+    spec = importlib.util.spec_from_file_location("forgery_bimark", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    public, truth = draw(**SETTINGS | {"watermark": module.watermark, "length": 200, "lengths": [200]})
+    colors = bench.colors_of(public)
+    for text, expected in zip(public["suspects"][:4], public["suspect_colors"], strict=False):
+        x, valid = colors.colors(text)
+        np.testing.assert_allclose(np.where(valid, x, np.nan), expected, rtol=1e-6)
+    assert np.nanmean(public["suspect_colors"][truth["writer"] == "genuine"]) > 0.55
+    reweighted_as_bimark_does(module.BiMark(public["key"]))
+    out = bench.verdicts(numbers(public), {**public, "test": test})
+    assert np.isfinite(out["z_200"]).all()
+
+
+def test_smoke_benchmark(tmp_path):
+    pd = pytest.importorskip("pandas")
+    command = [sys.executable, "-m", "icml25.shared.cli", "run", "spoof-detect", "--budget", "smoke", "--no-baselines"]
+    environment = os.environ | {"ICML25_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "icml25-results" / "smoke" / "watermarking" / "spoof-detect.parquet")
+    assert len(table) == 7 and (table["seconds"] > 0).all()
+    assert (table["count_errors"].dropna() == 0).all() and (table["genuine_flagged"].dropna() == 1).all()

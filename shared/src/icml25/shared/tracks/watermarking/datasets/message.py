@@ -1,0 +1,24 @@
+"""Messages in the text of a synthetic language model with known probabilities."""
+
+from benchopt import BaseDataset
+
+
+class Dataset(BaseDataset):
+    """Cells of bits x tokens; null texts from Python's reference manual."""
+
+    name = "message"
+    parameters = {  # noqa: RUF012
+        "cells": ["8x50+16x200"],
+        "sequences": [200],
+        "messages": [2],
+        "null": [4000],
+        "bias": [16384],
+        "vocab": [1024],
+        "rows": [512],
+    }
+
+    def get_data(self):
+        """Settings of the draw."""
+        names = ("cells", "sequences", "messages", "null", "bias", "vocab", "rows")
+        settings = {name: getattr(self, name) for name in names}
+        return {"problem": "message", "dataset": "message", "model": "synthetic", **settings}

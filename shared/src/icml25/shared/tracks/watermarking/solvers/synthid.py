@@ -1,0 +1,68 @@
+"""Tournament sampling (Dathathri et al., 2024), as transformers has it: nine keys, contexts of four tokens."""
+
+from icml25.shared.tracks.watermarking.message_solver import MessageSolver
+
+DEPTH, NGRAM = 9, 5
+
+
+def warm_up():
+    """Load what the clock should not see."""
+    import icml25.shared.tracks.watermarking.messaging  # noqa: F401
+
+
+def scheme(sequences):
+    """Writes by ``SynthIDTextWatermarkingConfig``; reads by the weighted mean of its g-values."""
+    import hashlib
+
+    import numpy as np
+    import torch
+    from scipy.special import ndtr
+    from transformers import SynthIDTextWatermarkingConfig
+
+    from icml25.shared.tracks.watermarking.messaging import Scheme
+
+    class SynthID(Scheme):
+        multi_bit = False
+        bias_contexts = 0
+
+        def config(self, key, message):
+            digest = hashlib.blake2b(key.encode(), digest_size=4 * DEPTH).digest()
+            return SynthIDTextWatermarkingConfig(
+                ngram_len=NGRAM, keys=[int(x) for x in np.frombuffer(digest, dtype="<u4") % 2**20]
+            )
+
+        def reader(self, key, bits, vocab_size):
+            processor = self.config(key, "").construct_processor(vocab_size, "cpu")
+            weights = np.linspace(10, 1, DEPTH)  # as in the detector of its authors
+
+            def read(texts):
+                p = np.ones(len(texts))
+                for i, text in enumerate(texts):
+                    if len(text) < NGRAM:
+                        continue
+                    ids = torch.from_numpy(np.ascontiguousarray(text))[None]
+                    counted = processor.compute_context_repetition_mask(ids)[0].numpy().astype(bool)
+                    g = processor.compute_g_values(ids)[0].numpy()[counted]
+                    z = ((g - 0.5) @ weights).sum() / np.sqrt(len(g) * (weights**2).sum() / 4)
+                    p[i] = ndtr(-z)
+                return None, p, None
+
+            return read
+
+    SynthID.sequences = sequences
+    return SynthID()
+
+
+def write_and_read(arrays, params):
+    """Write and read; a step costs vocabulary x keys, so few sequences outside the paper's budget."""
+    from icml25.shared.tracks.watermarking.messaging import measure_messages
+
+    few = params["budget"] != "paper"
+    return measure_messages(arrays, params, scheme(20 if few else 100))
+
+
+class Solver(MessageSolver):
+    """Tournament sampling, as transformers has it; says only that a text is marked."""
+
+    name = "SynthID"
+    file = __file__
