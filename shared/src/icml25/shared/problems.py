@@ -32,6 +32,8 @@ class ProblemObjective(BaseObjective):
     parameters = {"budget": ["smoke"], "seed": [0]}  # noqa: RUF012
     sampling_strategy = "run_once"
     problems: ClassVar[Mapping[str, Problem]]
+    budget: str  # benchopt sets parameters as attributes
+    seed: int
 
     def set_data(self, problem, **settings):
         """Draw what the solvers may see, and the truth that they may not."""
