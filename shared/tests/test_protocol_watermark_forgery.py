@@ -15,6 +15,7 @@ SETTINGS = {
     "genuine": 6,
     "forged": 4,
     "learned": 40,
+    "held_out": 6,
     "reference": 20,
 }
 
@@ -215,16 +216,31 @@ def test_example_is_scored(question):
 def test_null(source):
     settings = {"question": "null", "source": source, "h": 1, "length": 100, "tests": 900}
     public, truth = forgery.draw(settings, seed=1, budget="quick")
-    assert truth == {} and public["suspects"].shape == public["reprompted"].shape == (900, 100)
-    assert len(set(public["keys"])) == 900 and public["reference_lengths"].sum() == len(public["reference"])
-    assert (public["suspects"] != public["reprompted"]).any(axis=1).all()
-    assert max(public["suspects"].max(), public["reference"].max()) < public["vocab_size"]
+    assert truth == {} and public["suspects"].shape == public["reprompted"].shape == (900,)
+    assert public["texts"].shape[1] == 100 and set(public["suspects"]) == set(range(len(public["texts"])))
+    assert set(np.unique(public["keys"], return_counts=True)[1]) == {4} and public["reference_lengths"].sum() == len(
+        public["reference"]
+    )
+    assert (public["suspects"] != public["reprompted"]).all()
+    assert max(public["texts"].max(), public["reference"].max()) < public["vocab_size"]
     uniform = np.arange(1, 901) / 900
     columns = forgery.evaluate(public, truth, {"p_values": uniform})
     assert columns["rejected_1pct"] == pytest.approx(0.01) and columns["rejected_5pct"] == pytest.approx(0.05)
     assert columns["ks_distance"] == pytest.approx(0, abs=1e-12)
     assert forgery.evaluate(public, truth, {"p_values": uniform**2})["ks_distance"] == pytest.approx(0.25, abs=0.01)
     assert forgery.evaluate(public, truth, {"p_values": np.sqrt(uniform)})["ks_distance"] == pytest.approx(0, abs=0.01)
+
+
+def test_null_texts_lie_within_documents(monkeypatch):
+    from icml25.shared import datasets
+
+    documents = [f"d{i} " * (130 + 40 * (i % 3)) for i in range(30)]  # every document has a word of its own
+    people = object.__new__(datasets.TextDataset)
+    object.__setattr__(people, "documents", documents)
+    monkeypatch.setattr(datasets, "load", lambda name: people)
+    settings = {"question": "null", "source": "made up", "h": 1, "length": 100, "tests": 40}
+    public, _ = forgery.draw(settings, seed=0, budget="quick")
+    assert len(public["texts"]) > 10 and (public["texts"] == public["texts"][:, :1]).all()
 
 
 def test_counts():

@@ -90,44 +90,73 @@ def test_edits():
         np.testing.assert_array_equal(protocol.edit(tokens, kind, 9, 5), protocol.edit(tokens, kind, 9, 5))
 
 
-def test_scores(public):
+@pytest.fixture(scope="module")
+def truth():
+    return protocol.draw(SETTINGS, seed=3, budget="smoke")[1]
+
+
+def test_the_pile_holds_no_message(public, truth):
+    written = protocol.example(public)
+    texts, places = protocol.pile(public, written)
+    assert set(texts) == {"texts", "keys", "bits", "layers"} and set(truth) == {"messages_b4", "messages_b16"}
+    assert set(places) == {"b4_10", "b16_25", "b16_30", *protocol.EDITS, "other_key", "null"}
+    assert sorted(np.concatenate(list(places.values()))) == list(range(len(texts["keys"])))
+    at = places["null"]
+    np.testing.assert_array_equal(texts["texts"][at], public["null_ids"])
+    assert (texts["keys"][at] == public["null_keys"]).all() and (texts["bits"][at] == 16).all()
+    assert (np.diff(at) != 1).any()  # shuffled
+    assert (texts["texts"][places["b4_10"], 10:] == -1).all() and (texts["bits"][places["b4_10"]] == 4).all()
+    assert texts["keys"][places["b4_10"]].tolist() == public["keys_b4"].tolist() * 3
+    assert texts["keys"][places["other_key"]].tolist() == public["other_keys"].tolist() * 3
+    again, _ = protocol.pile(public, written)
+    for name, values in texts.items():
+        np.testing.assert_array_equal(values, again[name])
+    few, _ = protocol.pile(public, {"tokens_b16": written["tokens_b16"][:1]})  # one text of the last cell
+    assert len(few["keys"]) == 50 + 6
+
+
+def test_scores(public, truth):
     example = protocol.example(public)
-    empty = protocol.evaluate(public, {}, example)
+    _, places = protocol.pile(public, example)
+    empty = protocol.evaluate(public, truth, example)
     assert empty["bit_accuracy"] == empty["match_rate_b16_t30"] == empty["detected_deletion"] == 0
-    carried = np.repeat(public["messages_b16"], 3, axis=0)
+    carried = np.tile(truth["messages_b16"], (3, 1))
     bits = carried.copy()
     bits[0, :4], bits[1, 0] = -1, 1 - bits[1, 0]
-    example |= {"bits_b16_30": bits, "p_b16_30": np.array([0.01, 0.5, 0, 0, 0, 0.02])}
-    scores = protocol.evaluate(public, {}, example)
+    example["bits_read"][places["b16_30"]] = bits
+    example["p_read"][places["b16_30"]] = [0.01, 0.5, 0, 0, 0, 0.02]
+    scores = protocol.evaluate(public, truth, example)
     assert scores["bit_accuracy_b16_t30"] == pytest.approx(1 - 5 / 96)
     assert scores["match_rate_b16_t30"] == pytest.approx(4 / 6)
     assert scores["detected_b16_t30"] == pytest.approx(4 / 6)
     assert scores["bit_accuracy"] == pytest.approx((1 - 5 / 96) / 2)
-    example |= {"bits_b16_30": carried[:2], "p_b16_30": np.zeros(2)}  # only the first sequences
-    assert protocol.evaluate(public, {}, example)["match_rate_b16_t30"] == 1
+    nothing = {"tokens_b16": example["tokens_b16"]}
+    assert set(protocol.evaluate(public, truth, nothing)) == {"log_prob", "log_prob_gap"}
 
 
-def test_scores_of_null_texts_and_distributions(public):
-    example = protocol.example(public)
-    example |= {
-        "p_null": np.array([0.005, 0.2, 0.9, 1.0]),
-        "z_null": np.array([3.0, 2.0, 0.0, 2.4]),
-        "ms_per_token": 5.0,
-    }
+def test_scores_of_null_texts_layers_and_distributions(public, truth):
+    example = protocol.example(public) | {f"tokens_layers_{d}": np.zeros((4, 20), dtype=int) for d in (1, 2, 5, 10)}
+    texts, places = protocol.pile(public, example)
+    count = len(texts["keys"])
+    p, z, bits = np.ones(count), np.zeros(count), np.full((count, 16), -1, dtype=np.int8)
+    p[places["null"]] = np.concatenate([np.full(10, 0.005), np.full(40, 0.4)])
+    z[places["null"][:20]] = 2.4
+    p[places["other_key"][:3]] = 0.01
+    for depth, wrong in ((1, 8), (2, 4), (5, 0), (10, 1)):
+        assert (texts["layers"][places[f"layers_{depth}"]] == depth).all()
+        read = np.tile(truth["messages_b16"], (2, 1))
+        read[:, :wrong] = -1
+        bits[places[f"layers_{depth}"]] = read
     plain = np.exp(public["bias_logits"].astype(float))
     plain /= plain.sum(1, keepdims=True)
     mean = plain.copy()
-    best = plain.argmax(1)
-    mean[np.arange(6), best] -= 0.01
+    mean[np.arange(6), plain.argmax(1)] -= 0.01
     mean[:, 0] += 0.01
-    example["mean_distribution"] = mean
-    for depth, wrong in ((1, 8), (2, 4), (5, 0), (10, 1)):
-        bits = np.repeat(public["messages_b16"], 3, axis=0)
-        bits[:, :wrong] = -1
-        example[f"bits_layers_{depth}"] = bits
-    scores = protocol.evaluate(public, {}, example | {"bias_tv": 9.0})
-    assert scores["false_alarms"] == 0.25 and scores["false_alarms_normal"] == 0.5
-    assert scores["excess_alarms"] == pytest.approx(0.3)
+    example |= {"p_read": p, "z_read": z, "bits_read": bits, "mean_distribution": mean, "ms_per_token": 5.0}
+    scores = protocol.evaluate(public, truth, example | {"bias_tv": 9.0})
+    assert scores["false_alarms"] == 0.2 and scores["false_alarms_normal"] == 0.4
+    assert scores["false_alarms_other_key"] == 0.5
+    assert scores["excess_alarms"] == pytest.approx(0.6)
     assert scores["bias_tv"] == pytest.approx(0.01)  # and the solver's own number is not taken
     assert scores["layers_gain"] == pytest.approx(7 / 16)
     assert scores["layers_smallest_step"] == pytest.approx(-1 / 16)
@@ -153,22 +182,41 @@ def test_bad_settings(change, match):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"bits_b16_30": np.zeros((6, 8))}, "bits_b16_30 has shape"),
+        ({"bits_read": np.zeros((6, 8))}, "bits_read has shape"),
+        ({"bits_read": np.full((92, 16), 2)}, "bits_read must be numbers from -1 to 1"),
         ({"tokens_b16": np.zeros((7, 30), dtype=int)}, "tokens_b16 has shape"),
-        ({"p_null": np.array([1.5])}, "p_null"),
-        ({"p_null": np.array([np.nan])}, "p_null"),
+        ({"tokens_b16": np.zeros((6, 29), dtype=int)}, "tokens_b16 has shape"),
+        ({"tokens_b16": np.zeros((6, 30))}, "tokens_b16 has dtype float64"),
+        ({"tokens_b16": np.full((6, 30), 100)}, r"tokens_b16 has ids from 100 to 100; expected 0\.\.99"),
+        ({"tokens_b4": np.full((6, 10), -1)}, "tokens_b4 has ids from -1"),
+        ({"p_read": np.ones(91)}, "p_read has shape"),
+        ({"p_read": np.full(92, 1.5)}, "p_read must be numbers from 0 to 1"),
+        ({"p_read": np.full(92, np.nan)}, "p_read must be numbers"),
+        ({"z_read": np.full(92, np.inf)}, "z_read must be numbers"),
         ({"mean_distribution": np.zeros((6, 3))}, "mean_distribution has shape"),
+        ({"mean_distribution": np.full((6, 512), np.nan)}, "mean_distribution must be numbers"),
     ],
     ids=str,
 )
-def test_bad_results(public, change, match):
+def test_bad_results(public, truth, change, match):
     with pytest.raises(ValueError, match=match):
-        protocol.evaluate(public, {}, protocol.example(public) | change)
+        protocol.evaluate(public, truth, protocol.example(public) | change)
+
+
+def test_what_is_missing_is_named(public, truth):
+    for name in ("tokens_b16", "p_read"):
+        example = protocol.example(public)
+        del example[name]
+        with pytest.raises(ValueError, match=f"{name} is missing"):
+            protocol.evaluate(public, truth, example)
 
 
 def test_texts_for_a_real_model():
     settings = SETTINGS | {"model": "smollm2", "null": 0, "bias": 0}
-    public, _ = protocol.draw(settings, seed=0, budget="smoke")
+    public, truth = protocol.draw(settings, seed=0, budget="smoke")
     assert public["prompts"].dtype.kind == "U" and len(set(public["prompts"].tolist())) == 6
-    scores = protocol.evaluate(public, {}, protocol.example(public) | {"log_probs": np.full((6, 30), -2.0)})
+    example = protocol.example(public)
+    scores = protocol.evaluate(public, truth, example | {"log_probs": np.full((6, 30), -2.0)})
     assert scores["log_prob"] == -2 and scores["log_prob_gap"] == -2
+    with pytest.raises(ValueError, match="log_probs has shape"):
+        protocol.evaluate(public, truth, example | {"log_probs": np.zeros((6, 3))})

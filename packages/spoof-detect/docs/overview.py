@@ -7,30 +7,25 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from icml25.shared.protocols import watermark_forgery
-from icml25.spoof_detect import HashColors, NgramReference, SpoofTest
+from icml25.spoof_detect import HashColors, NgramReference, SpoofTest, bench
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#777777"
 LENGTHS = [1000, 250, 500, 2000, 4000]
 
 
-def null_p_values(source: str, test: str, tests: int = 4000) -> np.ndarray:
-    settings = {"question": "null", "source": source, "h": 1, "length": 400, "tests": tests}
+TESTS = 16_000
+
+
+def null_p_values(source: str, test: str) -> tuple[np.ndarray, int]:
+    settings = {"question": "null", "source": source, "h": 1, "length": 400, "tests": TESTS}
     public, _ = watermark_forgery.draw(settings, seed=11, budget="quick")
-    documents = np.split(public["reference"], np.cumsum(public["reference_lengths"])[:-1])
-    reference = NgramReference.from_token_ids(documents, 2, public["vocab_size"])
-    p = []
-    for key, text, other in zip(public["keys"].tolist(), public["suspects"], public["reprompted"], strict=True):
-        spoof_test = SpoofTest(HashColors(key, 1), reference)
-        result = (
-            spoof_test.standard([text]) if test == "Standard" else spoof_test.reprompting([text], reprompted=[other])
-        )
-        p.append(result.p_value)
-    return np.sort(p)
+    arrays = {name: value for name, value in public.items() if isinstance(value, np.ndarray)}
+    return np.sort(bench.null_p_values(arrays, {**public, "test": test.lower()})["p_values"]), len(public["texts"])
 
 
 def verdicts(h: int) -> dict[str, dict[int, dict[str, float]]]:
     """Per writer, length and test: share rejected at 1%."""
-    settings = {"question": "forgery", "h": h, "length": 1000, "lengths": LENGTHS, "genuine": 200, "forged": 100}
+    settings = {"question": "forgery", "h": h, "length": 1000, "lengths": LENGTHS, "genuine": 300, "forged": 100}
     public, truth = watermark_forgery.draw(settings, seed=11, budget="quick")
     reference = NgramReference.from_token_ids(public["reference"], h + 1, public["vocab_size"])
     spoof_test = SpoofTest(HashColors(public["key"], h), reference)
@@ -62,13 +57,14 @@ figure, axes = plt.subplots(1, 4, figsize=(9.6, 2.5), layout="constrained")
 grid = np.logspace(-3, 0, 91)
 for source, color, label in (("stdlib", BLUE, "people's text"), ("other_key", ORANGE, "another key's")):
     for test, style in (("Standard", "-"), ("Reprompting", "--")):
-        share = np.searchsorted(null_p_values(source, test), grid, side="right") / 4000
-        axes[0].plot(grid, np.where(share > 0, share, np.nan), style, color=color, label=f"{label}, {test}")
+        p, texts = null_p_values(source, test)
+        share = np.searchsorted(p, grid, side="right") / TESTS
+        axes[0].plot(grid, np.where(share > 0, share, np.nan), style, color=color, label=f"{label} ({texts}), {test}")
 axes[0].plot([1e-3, 1], [1e-3, 1], color=GREY, linewidth=0.8)
 axes[0].set(
     xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1), xlabel="p", ylabel="share of tests with a smaller p"
 )
-axes[0].set_title("No forgery: p uniform or larger\n(4000 texts and keys a line)")
+axes[0].set_title("No forgery: p uniform or larger\n(16,000 keys a line, on so many texts)")
 axes[0].legend(frameon=False, fontsize=5.5, loc="upper left", handlelength=1.6)
 
 by_h = {h: verdicts(h) for h in (2, 1)}

@@ -17,6 +17,7 @@ SETTINGS = {
     "lengths": [400, 800],
     "genuine": 6,
     "forged": 4,
+    "held_out": 6,
     "learned": 60,
 }
 
@@ -60,9 +61,17 @@ def test_verdicts(test):
 
 @pytest.mark.parametrize("test", ["standard", "reprompting"])
 def test_null(test):
+    from icml25.spoof_detect import HashColors, NgramReference, SpoofTest
+
     public, _ = draw(question="null", source="stdlib", h=1, length=200, tests=30)
-    out = bench.null_p_values(numbers(public), {**public, "test": test})
-    assert len(set(out["p_values"])) > 20
+    p_values = bench.null_p_values(numbers(public), {**public, "test": test})["p_values"]
+    documents = np.split(public["reference"], np.cumsum(public["reference_lengths"])[:-1])
+    reference = NgramReference.from_token_ids(documents, 2, public["vocab_size"])
+    for i in range(30):  # what is shared between keys changes nothing
+        whole = SpoofTest(HashColors(int(public["keys"][i]), 1), reference)
+        text, other = (public["texts"][public[name][i]] for name in ("suspects", "reprompted"))
+        result = whole.standard([text]) if test == "standard" else whole.reprompting([text], reprompted=[other])
+        assert p_values[i] == pytest.approx(result.p_value, rel=1e-12)
 
 
 @pytest.mark.parametrize("test", ["n-grams", "n-grams by Counter"])

@@ -144,6 +144,24 @@ def test_power_formula_by_hand():
     assert n == 1 + math.ceil(((2.3263479 + 1.2815516) / 0.3144855) ** 2) == 133
 
 
+def test_required_tokens_by_hand():
+    assert required_tokens(0.8, 0.5, 0.5, 1e-17, 0.5) == 1 + math.ceil((8.493793 / 0.3144855) ** 2)
+    assert required_tokens(0.8, 0.5, 0.5, 0.9, 0.1) == 2  # nothing is asked
+    assert required_tokens(0.6, 0.5, 0.5, 0.05, 0.8) == 1 + math.ceil(((1.6448536 + 0.8416212) / 0.1005038) ** 2)
+
+
+def test_types_of_numbers():
+    for call, name in (
+        (lambda: required_tokens("a", 0.5, 0.5), "a is 'a'"),
+        (lambda: required_tokens(0.8, 0.5, 0.5, None), "alpha is None"),
+        (lambda: expected_statistic(0.8, 0.5, True), "q is True"),
+        (lambda: fisher_difference("a", 4, 0, 9), "S is 'a'"),
+        (lambda: fisher_difference(0, 4, 0, "b"), "n2 is 'b'"),
+    ):
+        with pytest.raises(TypeError, match=f"{name}; expected a real number"):
+            call()
+
+
 def test_required_tokens_reach_the_power():
     rng = np.random.default_rng(7)
     n = required_tokens(0.8, 0.6, 0.5)
@@ -185,6 +203,48 @@ def test_one_constant_group_does_not_matter():
             assert both.z == pytest.approx(math.atanh(alone.statistic) * math.sqrt(57))
         else:
             assert both.z == pytest.approx(alone.z)
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-170, 1e155, 1e200, 1e307])
+@pytest.mark.parametrize("pool", ["concat", "stratified", "stouffer"])
+def test_units_do_not_matter(unit, pool):
+    rng = np.random.default_rng(9)
+    x, y = rng.random(60), rng.random(60)
+    groups, pool = (None, "stratified") if pool == "concat" else (np.repeat([0, 1], 30), pool)
+    expected = correlation_test(x, y, groups, pool=pool)
+    for found in (correlation_test(x * unit, y, groups, pool=pool), correlation_test(x, y * unit, groups, pool=pool)):
+        assert found.z == pytest.approx(expected.z) and found.statistic == pytest.approx(expected.statistic)
+    exact = correlation_test(x[:20] * unit, y[:20], method="permutation")
+    assert exact.p_value == pytest.approx(correlation_test(x[:20], y[:20], method="permutation").p_value, abs=1e-3)
+
+
+def test_fisher_bound():
+    assert fisher_difference(1, 40, 0, 40) == pytest.approx(math.atanh(1 - 1 / 40) / math.sqrt(2 / 37))
+    z = [fisher_difference(s, 40, 0, 40) for s in (-1, -0.99, -0.5, 0, 0.5, 0.97, 0.98, 0.999, 1)]
+    assert z == sorted(z) and z[-1] == z[-3] and z[0] == -z[-1]  # never decreasing
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": "abc"}, "x has dtype <U3"),
+        ({"x": [1j, 0, 1, 2]}, "x has dtype complex128; expected real numbers"),
+        ({"y": [None, 0, 1, 2]}, "y has dtype object"),
+        ({"groups": [None, 0, 1, 2]}, "groups are labels that cannot be sorted"),
+        ({"seed": "a"}, "seed is 'a'"),
+    ],
+)
+def test_bad_types(changes, message):
+    with pytest.raises(TypeError, match=message):
+        correlation_test(**{"x": [0.0, 1, 0, 1], "y": [0.0, 1, 2, 1]} | changes)
+
+
+@pytest.mark.parametrize("n_permutations", ["a", 10.5, True, 0])
+def test_bad_number_of_permutations(n_permutations):
+    with pytest.raises(ValueError, match=f"n_permutations is {n_permutations!r}; expected a whole number"):
+        correlation_test([0.0, 1, 0, 1], [0.0, 1, 2, 1], n_permutations=n_permutations)
+    with pytest.raises(ValueError, match="seed is -1"):
+        correlation_test([0.0, 1, 0, 1], [0.0, 1, 2, 1], seed=-1)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])

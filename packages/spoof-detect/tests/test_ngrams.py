@@ -1,7 +1,10 @@
 """Counts of n-grams against collections.Counter."""
 
+import subprocess
+import sys
 from collections import Counter
-from functools import reduce
+from functools import partial, reduce
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,6 +40,48 @@ def test_counts_equal_counter(documents, order, vocab_size, block):
         assert len(reference) == len(expected)
     finally:
         ngrams._BLOCK = before
+
+
+@given(
+    st.lists(st.integers(0, 400), min_size=1, max_size=200),
+    st.lists(st.integers(0, 400), min_size=1, max_size=200),
+    st.integers(1, 40),
+)
+def test_slices_of_two_runs_merge(a, b, size):
+    before, ngrams._SLICE = ngrams._SLICE, size
+    try:
+        first, second = (NgramReference.from_token_ids(np.array(ids), 1) for ids in (a, b))
+        merged = first.merge(second)
+        expected = Counter(a) + Counter(b)
+        keys, counts = merged._table()
+        assert keys.tolist() == sorted(expected) and counts.tolist() == [expected[k] for k in sorted(expected)]
+        assert first._table()[1].sum() == len(a) and second._table()[1].sum() == len(b)  # they stay as they were
+    finally:
+        ngrams._SLICE = before
+
+
+MEASURE = """
+import numpy as np, sys
+from pathlib import Path
+from icml25.spoof_detect import NgramReference
+rng = np.random.default_rng(0)
+documents = [rng.integers(0, 2**17, 1 << 18) for _ in range(24)]  # 6.3 million pairs, almost all distinct
+def status(name):
+    return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name)).split()[1])
+NgramReference.from_token_ids(documents[0][:10], 2, 2**17).count([[1, 2]])
+Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+reference = NgramReference.from_token_ids(documents, 2, 2**17)
+n = len(reference)
+print((status("VmHWM") - before) / 1024, 16 * n / 2**20)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's peak of resident memory")
+def test_memory_is_that_of_the_counts_and_half_as_much():
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    peak, kept = map(float, done.stdout.split())
+    assert 90 < kept < 100 and peak < 1.5 * kept + 30
 
 
 @given(documents_of, documents_of, st.integers(1, 3))
@@ -111,6 +156,65 @@ def test_own_key_function_must_be_given_again(tmp_path):
     assert NgramReference.load(tmp_path / "r.npz", key_fn=last_two).count([[9, 2, 3]]).tolist() == [1]
 
 
+def sum_of_context(grams):
+    return np.stack([grams[:, -1], grams[:, :-1].sum(axis=1)], axis=1)
+
+
+def test_keys_outside_the_vocabulary_are_told_apart():
+    documents = np.random.default_rng(0).integers(0, 16, (4, 300))
+    reference = NgramReference.from_token_ids(documents, 4, 16, sum_of_context)  # sums up to 45
+    windows = np.lib.stride_tricks.sliding_window_view(documents, 4, axis=1).reshape(-1, 4)
+    expected = Counter(map(tuple, sum_of_context(windows).tolist()))
+    asked = np.random.default_rng(1).integers(0, 16, (500, 4))
+    assert reference.count(asked).tolist() == [expected[tuple(k)] for k in sum_of_context(asked).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("key_fn", "message"),
+    [
+        (lambda g: g - 2, r"returned int64 \(2, 2\), -1 among them; expected integers >= 0 of shape \(2, k\)"),
+        (lambda g: g / 2, r"returned float64 \(2, 2\)"),
+        (lambda g: g[:, 0], r"returned int64 \(2,\), 1 among them"),
+        (lambda g: g[:1], r"returned int64 \(1, 2\)"),
+        (lambda g: None, r"returned object \(\)"),
+    ],
+    ids=range(5),
+)
+def test_bad_keys(key_fn, message):
+    with pytest.raises(ValueError, match=f"key_fn '<lambda>' {message}"):
+        NgramReference.from_token_ids([[1, 2, 3]], 2, 10, key_fn)
+
+
+def test_key_functions_are_compared_by_identity(tmp_path):
+    def last(grams):
+        return grams[:, -1:]
+
+    first, second = (NgramReference.from_token_ids([[1, 2, 3]], 2, 10, f) for f in (lambda g: g[:, :1], lambda g: g))
+    with pytest.raises(ValueError, match="another function called '<lambda>'"):
+        first.merge(second)
+    assert first.merge(first).total == 4
+
+    def sorted_ngram(grams):
+        return grams
+
+    for nameless in (lambda g: g, partial(last), sorted_ngram):
+        reference = NgramReference.from_token_ids([[1, 2, 3]], 2, 10, nameless)
+        with pytest.raises(ValueError, match=r"key_fn is .*; expected a function with a name of its own"):
+            reference.save(tmp_path / "r.npz")
+    NgramReference.from_token_ids([[1, 2, 3]], 2, 10, last).save(tmp_path / "r.npz")
+    with pytest.raises(ValueError, match="key_fn is <lambda>"):
+        NgramReference.load(tmp_path / "r.npz", key_fn=lambda g: g[:, -1:])
+
+
+def test_packing_is_exact_up_to_64_bits():
+    """Ids near 2^17: 4 of them are 68 bits, so they are hashed; shifted out, 2^17 - 1 and -1 would be one."""
+    grams = np.array([[a, 1, 2, 3] for a in (0, 1 << 13, 1 << 14, 1 << 16, (1 << 17) - 1)])
+    assert len(set(ngrams.pack(grams.T, 2**17).tolist())) == 5
+    fits = np.array([[a, 1, 2, (1 << 16) - 1] for a in (0, 1, 1 << 15, (1 << 16) - 1)])
+    packed = ngrams.pack(fits.T, 2**16).tolist()
+    assert packed == [sum(int(v) << 16 * (3 - i) for i, v in enumerate(row)) for row in fits]
+
+
 class Words:
     """A tokenizer in the manner of transformers."""
 
@@ -179,6 +283,17 @@ def test_no_questions():
     assert NgramReference.from_token_ids([[1, 2]], 2, 10).count(np.zeros((0, 2), int)).shape == (0,)
 
 
+def test_bad_types():
+    for make, message in (
+        (lambda: NgramReference(2, 10, "sorted"), "key_fn is 'sorted'; expected a function"),
+        (lambda: NgramReference.from_token_ids(None, 2), "ids is None"),
+        (lambda: NgramReference(2).merge(3), "other is 3; expected an NgramReference"),
+        (lambda: NgramReference.from_texts(["a"], lambda text: [0.5, 1.0], 1), r"ids\[0\] has dtype float64"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            make()
+
+
 def test_merge_refuses_others():
     for other in (NgramReference(3, 10), NgramReference(2, 11), NgramReference(2, 10, sorted_ngram)):
         with pytest.raises(ValueError, match="other has"):
@@ -205,12 +320,31 @@ def test_damaged_files(tmp_path):
     np.savez(path, keys=np.arange(3), counts=np.arange(3), order=2, vocab_size=5, key="")
     with pytest.raises(ValueError, match="keys int64"):
         NgramReference.load(path)
-    np.savez_compressed(path, keys=np.zeros(3, np.uint64), counts=np.ones(3, np.int64), order=2, vocab_size=5, key="")
+    np.savez_compressed(
+        path, keys=np.arange(3, dtype=np.uint64), counts=np.ones(3, np.int64), order=2, vocab_size=5, key=""
+    )
     with pytest.raises(ValueError, match="mmap=False"):
         NgramReference.load(path)
     assert NgramReference.load(path, mmap=False).total == 3
+    good = {
+        "keys": np.arange(3, dtype=np.uint64),
+        "counts": np.ones(3, np.int64),
+        "order": 2,
+        "vocab_size": 5,
+        "key": "",
+    }
+    for change in ({"order": 0}, {"vocab_size": -4}, {"keys": good["keys"][::-1]}, {"keys": good["keys"] * 0}):
+        np.savez(path, **good | change)
+        for mmap in (True, False):
+            with pytest.raises(ValueError, match=r"r\.npz is damaged"):
+                NgramReference.load(path, mmap=mmap)
     with pytest.raises(FileNotFoundError):
         NgramReference.load(tmp_path / "none.npz")
+
+
+def test_save_into_a_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"path is .*none/r\.npz, but there is no folder"):
+        NgramReference.from_token_ids([[1, 2]], 2, 10).save(tmp_path / "none" / "r.npz")
 
 
 def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):

@@ -184,6 +184,40 @@ def test_several_regenerations_are_averaged():
     assert result.z == pytest.approx((math.atanh(own.statistic) - mean) / math.sqrt(1 / (own.n - 3) + 1 / w.sum()))
 
 
+def test_regenerations_must_differ():
+    test, batches = SpoofTest(HashColors(3, 1), reference()), iter([60, 61, 60])
+
+    def generate(prompts, n_new):
+        return [text(n, seed=next(batches)) for n in n_new]
+
+    with pytest.raises(ValueError, match="generate returned the same texts twice; expected independent samples"):
+        test.reprompting([text(300)], generate=generate, n_reprompts=3)
+    once = test.reprompting([text(300)], generate=lambda p, n: [text(n[0], seed=60)], n_reprompts=1)
+    assert once.status == "ok"
+
+
+def test_prompts_must_be_cut_off():
+    def whole(prompts, n_new):
+        return [np.r_[p, text(n, seed=70)] for p, n in zip(prompts, n_new, strict=True)]
+
+    test = SpoofTest(HashColors(3, 1), reference())
+    for suspects in ([text(300)], [text(300, seed=1), text(200, seed=2)]):
+        with pytest.raises(ValueError, match=r"texts that begin with their prompts; .* cut the prompts off"):
+            test.reprompting(suspects, generate=whole)
+    assert test.reprompting([text(300)], generate=whole, prompt_tokens=2).status == "ok"  # may be chance
+
+
+def test_few_ngrams_give_reprompting_no_verdict():
+    test = SpoofTest(HashColors(3, 1), reference())
+    distinct = np.random.default_rng(0).permutation(VOCAB)
+    short, enough = distinct[:20], distinct[:21]  # 19 and 20 pairs
+    for suspect, again in ((short, text()), (text(), short)):
+        with pytest.warns(RuntimeWarning, match="too few to test; expected at least 20 of both"):
+            result = test.reprompting([suspect], reprompted=[again])
+        assert (result.status, result.p_value) == ("too_short", 1.0)
+    assert test.reprompting([enough], reprompted=[enough[::-1]]).status == "ok"
+
+
 @pytest.mark.parametrize("pool", ["concat", "stratified", "stouffer"])
 def test_level_and_power(pool):
     ref = reference(n=1200)
@@ -242,6 +276,35 @@ def test_key_function():
         SpoofTest(HashColors(1, 2), ref, key_fn=context_only)
     with pytest.raises(ValueError, match="key_fn is 'context_only', but the reference counts by ''"):
         SpoofTest(HashColors(1, 2), reference(order=3), key_fn=context_only)
+
+
+def test_another_function_of_the_same_name_is_another():
+    ref = reference(key_fn=lambda g: g[:, :1])
+    with pytest.raises(ValueError, match="the reference counts by another function called '<lambda>'"):
+        SpoofTest(HashColors(1, 1), ref, key_fn=lambda g: g)
+    assert SpoofTest(HashColors(1, 1), ref, key_fn=ref.key_fn).key_fn is ref.key_fn
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda g: np.zeros(len(g) + 1), r"returned float64 \(\d+,\); expected \(\d+,\) numbers"),
+        (lambda g: [[0]] * len(g), r"returned int64 \(\d+, 1\)"),
+        (lambda g: np.where(np.arange(len(g)) == 3, np.nan, 1.0), "returned nan; expected finite counts >= 0"),
+        (lambda g: np.arange(len(g)) - 1, "returned -1"),
+        (lambda g: None, "returned object"),
+    ],
+    ids=range(5),
+)
+def test_bad_counts(answer, message):
+    class Index:
+        order = 2
+
+        def count(self, ngrams):
+            return answer(ngrams)
+
+    with pytest.raises(ValueError, match=f"reference.count {message}"):
+        SpoofTest(HashColors(3, 1), Index()).standard([text()])
 
 
 def test_any_source_of_counts_will_do():
@@ -397,6 +460,43 @@ def test_bad_colours(fn, message):
 def test_bad_reprompting(arguments, error, message):
     with pytest.raises(error, match=message):
         SpoofTest(HashColors(1, 1), reference()).reprompting([text(), text(80)], **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"reprompted": 5}, TypeError, "reprompted is 5; expected a list of texts"),
+        ({"generate": "abc"}, TypeError, "generate is 'abc'; expected a function"),
+        ({"generate": lambda p, n: None}, TypeError, "what generate returned is None"),
+        ({"generate": lambda p, n: [None]}, TypeError, "dtype object|shape"),
+        ({"generate": lambda p, n: [5]}, ValueError, r"reprompted\[0\] has shape \(\)"),
+    ],
+    ids=range(5),
+)
+def test_bad_types_of_reprompting(arguments, error, message):
+    with pytest.raises((error, ValueError), match=message):
+        SpoofTest(HashColors(1, 1), reference()).reprompting([text()], **arguments)
+
+
+def test_ragged_text_is_named():
+    with pytest.raises(ValueError, match=r"texts\[0\] is no array"):
+        SpoofTest(HashColors(1, 1), reference()).standard([[[1, 2], [3]]])
+
+
+@pytest.mark.parametrize("texts", [None, 5, "abc"])
+def test_bad_types_of_texts(texts):
+    with pytest.raises(TypeError, match=f"texts is {texts!r}; expected a list of texts"):
+        SpoofTest(HashColors(1, 1), reference()).standard(texts)
+
+
+def test_alpha_is_included():
+    result = SpoofTest(HashColors(1, 1), reference()).standard([text()])
+    assert result.reject(result.p_value) and not result.reject(math.nextafter(result.p_value, 0))
+
+
+def test_alpha_of_another_type():
+    with pytest.raises(TypeError, match="alpha is 'a'; expected a real number"):
+        SpoofTest(HashColors(1, 1), reference()).standard([text()]).reject("a")
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 2, math.nan])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +20,7 @@ COUNTING = ("n-grams", "n-grams by Counter", "throughput")
 def warm_up() -> None:
     """Load what the clock should not see."""
     import icml25.spoof_detect  # noqa: F401
+    from icml25.shared.protocols import watermark_forgery  # noqa: F401
 
 
 def colors_of(params: dict[str, Any]) -> Any:
@@ -37,17 +39,17 @@ def bimark_agreement(
 
     Layer i votes "is the token in V1^i" XOR the context's pad bit; the owner knows the message.
     """
-    from icml25.bimark import context_randomness, partitions
+    from icml25.shared.protocols.watermark_forgery import bimark_hashes
 
-    secret = key.to_bytes(8, "little")
-    members = partitions(secret, layers, vocab_size)
+    hashes, secret = bimark_hashes(), key.to_bytes(8, "little")
+    members = hashes.partitions(secret, layers, vocab_size)
     bits = np.array([bit == "1" for bit in message])
 
     def colors(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         x, valid = np.zeros(len(ids)), np.zeros(len(ids), dtype=bool)
         windows = np.lib.stride_tricks.sliding_window_view(ids, h)[:-1]
-        contexts, first = np.unique(windows, axis=0, return_index=True)
-        position, pad = context_randomness(secret, contexts, len(message), layers)
+        first = np.unique(windows @ vocab_size ** np.arange(h), return_index=True)[1]
+        position, pad = hashes.context_randomness(secret, windows[first], len(message), layers)
         votes = members[:, ids[first + h]].T ^ pad
         x[first + h] = (votes == bits[position, None]).mean(axis=1)
         valid[first + h] = True
@@ -79,16 +81,41 @@ def verdicts(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str,
 
 
 def null_p_values(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, Any]:
-    """p-values of texts that know nothing of the key, each under a key of its own."""
-    from icml25.spoof_detect import HashColors, NgramReference, SpoofTest
+    """p-values of texts that know nothing of the key.
+
+    Every text is tested under many keys. Which n-grams enter, and their counts, depend on the text alone and are asked
+    for once; what remains of a test are colours, correlation and p-value. Under one key the suspect of a test may be the
+    regenerated text of the one before.
+    """
+    from scipy.special import ndtr
+
+    from icml25.spoof_detect import (
+        CallableColors,
+        HashColors,
+        NgramReference,
+        SpoofTest,
+        correlation_test,
+        fisher_difference,
+    )
 
     documents = np.split(arrays["reference"], np.cumsum(arrays["reference_lengths"])[:-1])
     reference = NgramReference.from_token_ids(documents, params["h"] + 1, params["vocab_size"])
+    positions = SpoofTest(CallableColors(lambda ids: np.arange(len(ids)), params["h"]), reference)
+    entering = [positions.sequences([text])[:2] for text in arrays["texts"]]
+
+    @lru_cache(maxsize=4)
+    def correlation(key: int, index: int) -> tuple[float, int, float]:
+        at, score = entering[index]
+        x, _ = HashColors(key, params["h"], params["gamma"]).colors(arrays["texts"][index])
+        found = correlation_test(x[at.astype(int)], score)
+        return found.statistic, found.n, found.p_value
+
     p_values = []
-    for key, text, other in zip(arrays["keys"].tolist(), arrays["suspects"], arrays["reprompted"], strict=True):
-        test = SpoofTest(HashColors(key, params["h"], params["gamma"]), reference)
-        result = test.standard([text]) if params["test"] == "standard" else test.reprompting([text], reprompted=[other])
-        p_values.append(result.p_value)
+    for key, text, other in zip(*(arrays[name].tolist() for name in ("keys", "suspects", "reprompted")), strict=True):
+        statistic, n, p = correlation(key, text)
+        if params["test"] == "reprompting":
+            p = float(ndtr(-fisher_difference(statistic, n, *correlation(key, other)[:2])))
+        p_values.append(p)
     return {"p_values": np.array(p_values)}
 
 
@@ -111,23 +138,25 @@ def throughput(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[st
     from icml25.spoof_detect import HashColors, KGWColors, NgramReference
 
     ids, order, vocab_size = arrays["reference"], params["order"], params["vocab_size"]
-    reference = NgramReference.from_token_ids(ids, order, vocab_size)
-    counts = reference.count(arrays["asked"])
-    text = ids.ravel()
+    rates, references = {}, []
+
+    def build() -> None:
+        references[:] = [NgramReference.from_token_ids(ids, order, vocab_size)]
+        len(references[0])  # merges what is left
+
+    rates["counted_per_second"] = _rate(ids.size, build)
+    reference, text = references[0], ids.ravel()
     asked = np.lib.stride_tricks.sliding_window_view(text, order)
     asked = asked[np.random.default_rng(0).permutation(len(asked))[: 10**6]]
-    rates = {
-        "counted_per_second": _rate(ids.size, lambda: len(NgramReference.from_token_ids(ids, order, vocab_size))),
-        "looked_up_per_second": _rate(len(asked), lambda: reference.count(asked)),
-        "hashed_per_second": _rate(text.size, lambda: HashColors(1, order - 1).colors(text)),
-    }
-    if find_spec("transformers") and find_spec("torch"):
+    rates["looked_up_per_second"] = _rate(len(asked), lambda: reference.count(asked))
+    rates["hashed_per_second"] = _rate(text.size, lambda: HashColors(1, order - 1).colors(text))
+    if params["budget"] != "smoke" and find_spec("transformers") and find_spec("torch"):
         import torch
 
         torch.set_num_threads(1)
         contexts = np.arange(1000)
         rates["kgw_contexts_per_second"] = _rate(1000, lambda: KGWColors({}, 50_000).colors(contexts))
-    return {"counts": counts, **rates}
+    return {"counts": reference.count(arrays["asked"]), **rates}
 
 
 def _rate(items: int, run: Callable[[], Any]) -> float:
@@ -163,7 +192,7 @@ class Solver(BaseSolver):
 
     def set_objective(self, question: str, **problem: Any) -> None:
         """Note what the test may use."""
-        kept = ("suspects", "reprompted", "reference", "reference_lengths", "keys", "lengths", "asked")
+        kept = ("texts", "suspects", "reprompted", "reference", "reference_lengths", "keys", "lengths", "asked")
         self.arrays = {k: v for k, v in problem.items() if k in kept or k.startswith("tests_")}
         self.params = {k: v for k, v in problem.items() if isinstance(v, (int, float, str))} | {"test": self.test}
         judge = (

@@ -19,15 +19,19 @@ from jaxtyping import Int64, Integer, UInt64
 __all__ = ["KeyFunction", "NgramReference", "context_only", "sorted_context", "sorted_ngram"]
 
 KeyFunction = Callable[[np.ndarray], np.ndarray]
-"""Maps n-grams (M, order) to what of them a spoofer can learn, (M, k); its ``__name__`` is stored with the counts."""
+"""Maps n-grams (M, order) to what of them a spoofer can learn, (M, k) integers >= 0.
+
+It must be the same function wherever one reference is used; files keep its name, so it needs one to be saved.
+"""
 
 _LARGEST_ID = 2**32 - 1
 _BLOCK = 1 << 20  # n-grams sorted at a time: 8 MiB of keys
+_SLICE = 1 << 16  # keys merged at a time
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS_AND_FACTORS = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-    (np.uint64(31), np.uint64(1)),
+    (np.uint64(31), None),
 )
 
 
@@ -76,16 +80,24 @@ def context_only(ngrams: Integer[np.ndarray, "m order"]) -> Integer[np.ndarray, 
 _SHIPPED_KEYS: dict[str, KeyFunction] = {f.__name__: f for f in (sorted_context, sorted_ngram, context_only)}
 
 
-def key_name(key_fn: KeyFunction | None) -> str:
-    """Name under which a key function is stored; "" for none."""
-    return "" if key_fn is None else getattr(key_fn, "__name__", type(key_fn).__name__)
+def key_name(key_fn: Any) -> str:
+    """What a key function is called in messages; "" for none."""
+    return "" if key_fn is None else getattr(key_fn, "__name__", repr(key_fn))
+
+
+def _stored_name(key_fn: KeyFunction | None) -> str:
+    """Name under which a key function is stored: one that tells it from others."""
+    name = key_name(key_fn)
+    if key_fn is not None and (not name.isidentifier() or _SHIPPED_KEYS.get(name, key_fn) != key_fn):
+        raise ValueError(f"key_fn is {name}; expected a function with a name of its own (def) to store counts under")
+    return name
 
 
 def mix(state: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
     """Scramble 64-bit words, in place: the finaliser of splitmix64, a bijection."""
     for shift, factor in _SHIFTS_AND_FACTORS:
         state ^= state >> shift
-        if factor != 1:
+        if factor is not None:
             state *= factor
     return state
 
@@ -116,8 +128,18 @@ def pack(columns: Sequence[np.ndarray] | np.ndarray, vocab_size: int | None) -> 
 
 
 def pack_keys(columns: Any, vocab_size: int | None, key_fn: KeyFunction | None) -> UInt64[np.ndarray, " m"]:
-    """One word per key of an n-gram."""
-    return pack(columns if key_fn is None else key_fn(np.stack(list(columns), axis=1)).T, vocab_size)
+    """One word per key of an n-gram; what a function of the user's returns need not be ids, so it is hashed."""
+    if key_fn is None:
+        return pack(columns, vocab_size)
+    grams = np.stack(list(columns), axis=1)
+    keys = np.asarray(key_fn(grams))
+    if keys.ndim != 2 or len(keys) != len(grams) or keys.dtype.kind not in "iu" or (keys.size and keys.min() < 0):
+        smallest = f", {keys.min()} among them" if keys.dtype.kind in "iu" and keys.size else ""
+        raise ValueError(
+            f"key_fn {key_name(key_fn)!r} returned {keys.dtype} {keys.shape}{smallest}; expected integers >= 0 of shape "
+            f"({len(grams)}, k)"
+        )
+    return pack(keys.T, vocab_size) if key_fn in _SHIPPED_KEYS.values() else hash_ngrams(keys.T)
 
 
 def windows(ids: np.ndarray, order: int) -> list[np.ndarray]:
@@ -128,7 +150,10 @@ def windows(ids: np.ndarray, order: int) -> list[np.ndarray]:
 
 def as_ids(ids: Any, name: str, vocab_size: int | None) -> Integer[np.ndarray, " t"]:
     """Validate one text: 1-D, integers, 0 <= id < vocab_size (or 2^32)."""
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:  # ragged
+        raise ValueError(f"{name} is no array ({error}); expected one text, a 1-D array of token ids") from error
     if array.ndim == 1 and array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.ndim != 1:
@@ -150,7 +175,7 @@ class NgramReference:
 
     Keys are sorted in blocks and merged like the levels of a log-structured merge tree: 16 bytes per distinct n-gram,
     and half as much again while two levels merge. Ids are packed side by side into 64 bits where they fit
-    (order * ceil(log2 vocab_size) <= 64); otherwise n-grams are known by a 64-bit hash.
+    (order * ceil(log2 vocab_size) <= 64); otherwise n-grams, and keys by a function of yours, are known by a 64-bit hash.
 
     Parameters
     ----------
@@ -160,16 +185,19 @@ class NgramReference:
 
     Raises
     ------
-    ValueError: order < 1, vocab_size < 1.
+    ValueError: order < 1, vocab_size < 1. TypeError: key_fn is not callable.
 
     Source: the paper's idea, a corpus in place of the spoofer's unknown data.
     """
 
-    def __init__(self, order: Any, vocab_size: Any = None, key_fn: KeyFunction | None = None) -> None:
+    def __init__(self, order: Any, vocab_size: Any = None, key_fn: Any = None) -> None:
         for name, value in (("order", order), ("vocab_size", vocab_size)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1):
                 raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
-        self.order, self.vocab_size, self.key_fn = int(order), None if vocab_size is None else int(vocab_size), key_fn
+        if key_fn is not None and callable(key_fn) is False:
+            raise TypeError(f"key_fn is {key_fn!r}; expected a function from n-grams (M, order) to keys (M, k)")
+        self.order, self.vocab_size = int(order), None if vocab_size is None else int(vocab_size)
+        self.key_fn: Any = key_fn
         self._runs: list[tuple[np.ndarray, np.ndarray]] = []
         self._buffer: np.ndarray | None = None
         self._buffered = 0
@@ -177,10 +205,10 @@ class NgramReference:
     @classmethod
     def from_token_ids(
         cls,
-        ids: Iterable[Any],
+        ids: Any,
         order: Any,
         vocab_size: Any = None,
-        key_fn: KeyFunction | None = None,
+        key_fn: Any = None,
     ) -> NgramReference:
         """Count the n-grams of one document (1-D ids) or of several (an iterable of 1-D ids).
 
@@ -194,6 +222,8 @@ class NgramReference:
         ValueError, TypeError: as of :meth:`update`.
         """
         reference = cls(order, vocab_size, key_fn)
+        if not isinstance(ids, Iterable):
+            raise TypeError(f"ids is {ids!r}; expected one document or an iterable of documents")
         array = getattr(ids, "ndim", 0) == 1 and str(getattr(ids, "dtype", "")) != "object"
         numbers = isinstance(ids, (list, tuple)) and ids and all(isinstance(i, (int, np.integer)) for i in ids)
         if array or numbers:
@@ -210,7 +240,7 @@ class NgramReference:
         tokenizer: Any,
         order: Any,
         vocab_size: Any = None,
-        key_fn: KeyFunction | None = None,
+        key_fn: Any = None,
     ) -> NgramReference:
         """Tokenise and count.
 
@@ -235,9 +265,7 @@ class NgramReference:
         def encode(text: str) -> Any:
             return tokenizer.encode(text, add_special_tokens=False) if hasattr(tokenizer, "encode") else tokenizer(text)
 
-        return cls.from_token_ids(
-            (np.asarray(encode(text), dtype=np.int64) for text in texts), order, vocab_size, key_fn
-        )
+        return cls.from_token_ids((encode(text) for text in texts), order, vocab_size, key_fn)
 
     def update(self, ids: Any) -> NgramReference:
         """Add one document; call it as often as there are documents.
@@ -261,10 +289,10 @@ class NgramReference:
         for start in range(0, len(document) - self.order + 1, _BLOCK):
             part = document[start : start + _BLOCK + self.order - 1]
             keys = self._keys(windows(part, self.order))
+            if self._buffered + len(keys) > _BLOCK:
+                self._flush()
             if self._buffer is None:
                 self._buffer = np.empty(_BLOCK, dtype=np.uint64)
-            if self._buffered + len(keys) > len(self._buffer):
-                self._flush()
             self._buffer[self._buffered : self._buffered + len(keys)] = keys
             self._buffered += len(keys)
         return self
@@ -277,30 +305,50 @@ class NgramReference:
         if self._buffer is None or not self._buffered:
             return
         keys = self._buffer[: self._buffered]
-        self._buffered = 0
         keys.sort()
-        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        new = np.ones(len(keys), dtype=bool)
+        np.not_equal(keys[1:], keys[:-1], out=new[1:])
+        starts = np.flatnonzero(new)
         self._runs.append((keys[starts], np.diff(starts, append=len(keys))))
+        self._buffer, self._buffered = None, 0
+        del keys, new, starts  # nothing but runs is held while they merge
         while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
             self._merge_last()
 
     def _merge_last(self) -> None:
-        """Merge the last two runs, letting go of each array as soon as it is copied."""
-        (long, long_counts), (short, short_counts) = sorted(
-            (self._runs.pop(), self._runs.pop()), key=lambda r: -len(r[0])
-        )
-        position = np.searchsorted(long, short)
-        known = long[np.minimum(position, len(long) - 1)] == short
-        target = position[~known] + np.arange(len(short) - np.count_nonzero(known))  # where new keys land
-        old = np.ones(len(long) + len(target), dtype=bool)
-        old[target] = False
-        keys = np.empty(len(old), np.uint64)
-        keys[old], keys[target] = long, short[~known]
-        place = position[known] + np.cumsum(~known)[known]
-        del long, short
-        counts = np.empty(len(old), np.int64)
-        counts[old], counts[target] = long_counts, short_counts[~known]
-        counts[place] += short_counts[known]
+        """Merge the last two runs slice by slice, in place.
+
+        The longer one is moved to the end of new arrays, and what is written from their beginning never overtakes what
+        is read.
+        """
+        self._runs[-2:] = sorted(self._runs[-2:], key=lambda run: -len(run[0]))
+        short, short_counts = self._runs.pop()
+        keys, counts = self._runs.pop()
+        keys = _behind(len(short), keys)  # one by one: the old array is let go
+        counts = _behind(len(short), counts)
+        read, write, start = len(short), 0, 0
+        while read < len(keys) or start < len(short):
+            stop, end = min(start + _SLICE, len(short)), min(read + _SLICE, len(keys))
+            if end < len(keys):
+                stop = min(stop, start + int(np.searchsorted(short[start:stop], keys[end - 1], side="right")))
+            if stop < len(short):
+                end = read + int(np.searchsorted(keys[read:end], short[stop], side="left"))
+            old, new = keys[read:end], short[start:stop]
+            at = np.searchsorted(old, new)
+            known = np.zeros(len(new), dtype=bool)
+            inside = at < len(old)
+            known[inside] = old[at[inside]] == new[inside]
+            counts[read + at[known]] += short_counts[start:stop][known]
+            added = at[~known] + np.arange(len(new) - np.count_nonzero(known))
+            kept = np.ones(len(old) + len(added), dtype=bool)
+            kept[added] = False
+            for array, more in ((keys, new), (counts, short_counts[start:stop])):
+                merged = np.empty(len(kept), array.dtype)
+                merged[kept], merged[added] = array[read:end], more[~known]
+                array[write : write + len(kept)] = merged
+            read, write, start = end, write + len(kept), stop
+        for array in (keys, counts):
+            array.resize(write, refcheck=False)
         self._runs.append((keys, counts))
 
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
@@ -337,7 +385,7 @@ class NgramReference:
         position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where(keys[position] == wanted, counts[position], 0)
 
-    def merge(self, other: NgramReference) -> NgramReference:
+    def merge(self, other: Any) -> NgramReference:
         """Counts of both corpora together, as a new reference (``functools.reduce`` over parts counted elsewhere).
 
         Parameters
@@ -346,11 +394,15 @@ class NgramReference:
 
         Raises
         ------
-        ValueError: they differ.
+        ValueError: they differ (key functions are compared by identity). TypeError: other is no reference.
         """
+        if not isinstance(other, NgramReference):
+            raise TypeError(f"other is {other!r}; expected an NgramReference")
         mine, theirs = ((r.order, r.vocab_size, key_name(r.key_fn)) for r in (self, other))
         if mine != theirs:
             raise ValueError(f"other has (order, vocab_size, key) {theirs}; expected {mine}")
+        if self.key_fn != other.key_fn:
+            raise ValueError(f"other counts by another function called {key_name(other.key_fn)!r}; expected the same")
         merged = NgramReference(self.order, self.vocab_size, self.key_fn)
         merged._runs = [run for run in (self._table(), other._table()) if len(run[0])]
         merged._table()
@@ -362,12 +414,18 @@ class NgramReference:
         Parameters
         ----------
         path : file to write, replaced when it is there.
+
+        Raises
+        ------
+        ValueError: key_fn has no name of its own (a lambda, a partial). FileNotFoundError: there is no such folder.
         """
+        key, path = _stored_name(self.key_fn), Path(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"path is {path}, but there is no folder {path.parent}")
         keys, counts = self._table()
-        path = Path(path)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as stream:
             try:
-                size, key = self.vocab_size or 0, key_name(self.key_fn)
+                size = self.vocab_size or 0
                 np.savez(stream, keys=keys, counts=counts, order=self.order, vocab_size=size, key=key)
                 stream.close()
                 Path(stream.name).chmod(0o644)
@@ -383,7 +441,7 @@ class NgramReference:
         mmap: bool = True,
         order: int | None = None,
         vocab_size: int | None = None,
-        key_fn: KeyFunction | None = None,
+        key_fn: Any = None,
     ) -> NgramReference:
         """Read what :meth:`save` wrote.
 
@@ -416,9 +474,15 @@ class NgramReference:
             if wanted is not None and about[name] != wanted:
                 raise ValueError(f"{path} has {name} {about[name] or None}; expected {wanted}")
         key_fn = key_fn or _SHIPPED_KEYS.get(about["key"])
-        if key_name(key_fn) != about["key"]:
+        if _stored_name(key_fn) != about["key"]:
             raise ValueError(f"{path} counts keys {about['key']!r}; got key_fn {key_name(key_fn)!r}")
-        reference = cls(about["order"], about["vocab_size"] or None, key_fn)
+        try:
+            reference = cls(about["order"], about["vocab_size"] or None, key_fn)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        some = keys[:: len(keys) // _SLICE + 1] if mmap else keys  # not every page of a large file
+        if np.any(some[1:] <= some[:-1]):
+            raise ValueError(f"{path} is damaged: its keys are not in order")
         if len(keys):
             reference._runs = [(keys, counts)]
         return reference
@@ -433,6 +497,13 @@ class NgramReference:
 
     def __repr__(self) -> str:
         return f"NgramReference(order={self.order}, vocab_size={self.vocab_size}, total={self.total})"
+
+
+def _behind(gap: int, array: np.ndarray) -> np.ndarray:
+    """A copy that leaves room before it (which takes no memory until it is written to)."""
+    moved = np.empty(gap + len(array), array.dtype)
+    moved[gap:] = array
+    return moved
 
 
 def _map_member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 from scipy.special import ndtri
 
 __all__ = ["expected_statistic", "required_tokens"]
 
 
-def expected_statistic(a: float | int, b: float | int, q: float | int) -> float:
+def real(name: str, value: Any) -> Any:
+    """The value of an argument that must be one real number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}; expected a real number")
+    return value
+
+
+def expected_statistic(a: Any, b: Any, q: Any) -> float:
     """Expected correlation S of colour with presence, E[S] = (a - b) sqrt(q (1 - q)) / sqrt(g (1 - g)), g = q a + (1 - q) b.
 
     Parameters
@@ -27,7 +36,7 @@ def expected_statistic(a: float | int, b: float | int, q: float | int) -> float:
     ValueError: a value outside its range, or a = b in {0, 1} (the colour is constant).
     """
     for name, value in (("a", a), ("b", b), ("q", q)):
-        if not 0 <= value <= 1 or (name == "q" and value in (0, 1)):
+        if not 0 <= real(name, value) <= 1 or (name == "q" and value in (0, 1)):
             raise ValueError(f"{name} is {value}; expected a share in {'(0, 1)' if name == 'q' else '[0, 1]'}")
     green = q * a + (1 - q) * b
     if green in (0, 1):
@@ -35,9 +44,7 @@ def expected_statistic(a: float | int, b: float | int, q: float | int) -> float:
     return (a - b) * math.sqrt(q * (1 - q)) / math.sqrt(green * (1 - green))
 
 
-def required_tokens(
-    a: float | int, b: float | int, q: float | int, alpha: float | int = 0.01, power: float | int = 0.9
-) -> int:
+def required_tokens(a: Any, b: Any, q: Any, alpha: Any = 0.01, power: Any = 0.9) -> int:
     """Distinct n-grams that reject with the wanted probability: n = 1 + ((z_{1-alpha} + z_{power}) / S)^2, rounded up.
 
     Parameters
@@ -55,9 +62,9 @@ def required_tokens(
     ValueError: a value outside its range, or a <= b (no positive dependence: no amount of text suffices).
     """
     for name, value in (("alpha", alpha), ("power", power)):
-        if not 0 < value < 1:
+        if not 0 < real(name, value) < 1:
             raise ValueError(f"{name} is {value}; expected a probability in (0, 1)")
-    if not a > b:
+    if not real("a", a) > real("b", b):
         raise ValueError(f"a is {a} and b {b}; expected a > b, else no amount of text suffices")
-    wanted = float(ndtri(1 - alpha) + ndtri(power))
+    wanted = float(ndtri(power) - ndtri(alpha))
     return 1 + max(1, math.ceil((max(wanted, 0.0) / expected_statistic(a, b, q)) ** 2))

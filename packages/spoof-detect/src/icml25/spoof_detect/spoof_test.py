@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from scipy.special import ndtr
 
 from icml25.spoof_detect.colors import Colors
 from icml25.spoof_detect.ngrams import KeyFunction, as_ids, key_name, pack_keys
+from icml25.spoof_detect.power import real
 
 __all__ = ["CorrelationResult", "SpoofResult", "SpoofTest", "correlation_test", "fisher_difference"]
 
@@ -25,6 +26,8 @@ SCORES = ("log_count", "presence", "rank")
 POOLS = ("concat", "stratified", "stouffer")
 METHODS = ("auto", "asymptotic", "permutation")
 _AUTO_PERMUTATION = 50  # fewer n-grams than this are permuted
+_PROMPTS_REPEATED = 8  # tokens of all prompts together that no continuation begins with by chance
+_FISHER_LEAST = 20  # n-grams, on both sides: below, Fisher's z rejects more often than it says
 _PERMUTED_VALUES = 1 << 21  # 16 MiB at a time
 
 
@@ -67,7 +70,7 @@ class SpoofResult:
     coverage : share of the n with a count above 0 in the reference.
     green_rate : mean colour: check by the scheme's own detector first that the text is watermarked at all.
     green_seen, green_unseen : mean colour of n-grams with and without a count; NaN when there are none.
-    status : "ok", "degenerate" (a sequence is constant) or "too_short" (fewer than 4 n-grams).
+    status : "ok", "degenerate" (a sequence is constant) or "too_short" (fewer than 4 n-grams, in Reprompting 20).
     method : how p was computed, "asymptotic" or "permutation".
     n_texts : suspect texts that entered.
     n_skipped : suspect texts that were too short for two n-grams.
@@ -88,7 +91,7 @@ class SpoofResult:
     n_texts: int
     n_skipped: int
 
-    def reject(self, alpha: float | int = 0.01) -> bool:
+    def reject(self, alpha: Any = 0.01) -> bool:
         """Whether the texts are declared forged.
 
         Parameters
@@ -99,9 +102,9 @@ class SpoofResult:
         ------
         ValueError: alpha outside (0, 1).
         """
-        if not 0 < alpha < 1:
+        if not 0 < real("alpha", alpha) < 1:
             raise ValueError(f"alpha is {alpha}; expected a false alarm rate in (0, 1)")
-        return self.p_value <= alpha
+        return bool(self.p_value <= alpha)
 
     def __str__(self) -> str:
         if self.status != "ok":
@@ -119,23 +122,31 @@ class _Groups:
 
     def __init__(self, groups: np.ndarray | None, n: int) -> None:
         self.order: Any = slice(None)
-        self.starts = np.zeros(1, dtype=np.int64)
+        self.starts, self.lengths = np.zeros(1, dtype=np.int64), np.array([n])
         if groups is not None:
             self.order = np.argsort(groups, kind="stable")
             ordered = groups[self.order]
             self.starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-        self.lengths = np.diff(self.starts, append=n)
+            self.lengths = np.diff(self.starts, append=n)
 
     def sum(self, v: np.ndarray) -> np.ndarray:
         return np.add.reduceat(v, self.starts)
 
     def centre(self, v: np.ndarray) -> np.ndarray:
-        """Deviations from the group's mean, exactly 0 where the group is constant."""
-        v = v[self.order]
+        """Deviations from the group's mean, exactly 0 where the group is constant, in units that their squares fit."""
+        v = _scaled(v[self.order])
+        if len(self.starts) == 1:
+            return _scaled(v - v.mean() if v.max() > v.min() else np.zeros(len(v)))
         centred = v - np.repeat(self.sum(v) / self.lengths, self.lengths)
         constant = np.maximum.reduceat(v, self.starts) == np.minimum.reduceat(v, self.starts)
         centred[np.repeat(constant, self.lengths)] = 0
-        return centred
+        return _scaled(centred)
+
+
+def _scaled(v: np.ndarray) -> np.ndarray:
+    """Values whose squares can be summed: very large or small ones times a power of two, which changes no correlation."""
+    largest = float(np.abs(v).max(initial=0))
+    return v if largest == 0 or 1e-100 < largest < 1e100 else np.ldexp(v, -math.frexp(largest)[1])
 
 
 def correlation_test(
@@ -144,7 +155,7 @@ def correlation_test(
     groups: Any = None,
     method: str = "auto",
     pool: str = "stratified",
-    n_permutations: int = 9999,
+    n_permutations: Any = 9999,
     seed: Any = 0,
 ) -> CorrelationResult:
     """One-sided test of positive correlation between colours and context scores.
@@ -161,7 +172,7 @@ def correlation_test(
     method : "asymptotic"; "permutation" (x is permuted within groups, p = (1 + #{S_pi >= S}) / (1 + B)); "auto"
         (default) permutes when n < 50.
     pool : how groups are joined: "stratified" (default), or "stouffer", z = sum (n_i - 3) atanh S_i / sqrt(sum (n_i - 3))
-        over groups of at least 4 whose x and y vary (there |S_i| = 1 counts as 1 - 1/n_i; by permutation, p is
+        over groups of at least 4 whose x and y vary (there |S_i| is at most 1 - 1/n_i; by permutation, p is
         stratified's).
     n_permutations : B, default 9999 (smallest p is 1e-4).
     seed : of the permutations, or a numpy Generator.
@@ -173,14 +184,16 @@ def correlation_test(
     Raises
     ------
     ValueError: unequal or non-1-D shapes, NaN or infinity (the position is named), unknown method or pool,
-    n_permutations < 1.
+    n_permutations < 1. TypeError: x or y isn't real, groups can't be sorted, seed is none.
     """
     _choice("method", method, METHODS)
     _choice("pool", pool, POOLS[1:])
-    if n_permutations < 1:
-        raise ValueError(f"n_permutations is {n_permutations}; expected at least 1")
+    n_permutations, seed = _whole("n_permutations", n_permutations), _generator(seed)
     x, y = _finite("x", x), _finite("y", y)
-    labels = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    try:
+        labels = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    except TypeError as error:
+        raise TypeError(f"groups are labels that cannot be sorted ({error}); expected numbers or names") from error
     if x.shape != y.shape or (labels is not None and labels.shape != x.shape):
         shape = "" if labels is None else f", groups {labels.shape}"
         raise ValueError(f"x has shape {x.shape}, y {y.shape}{shape}; expected equal lengths")
@@ -193,8 +206,30 @@ def _choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
 
 
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
+    return int(value)
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"seed is {seed!r}; expected a whole number >= 0 or a numpy Generator") from error
+
+
+def _texts(name: str, texts: Any) -> list[Any]:
+    if not isinstance(texts, Iterable) or isinstance(texts, (str, bytes)):
+        raise TypeError(f"{name} is {texts!r}; expected a list of texts, each a 1-D array of token ids")
+    return list(texts)
+
+
 def _finite(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} has dtype {array.dtype}; expected real numbers")
+    array = array.astype(np.float64)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; expected (n,)")
     if not np.isfinite(array).all():
@@ -240,10 +275,9 @@ def _statistic(x: np.ndarray, y: np.ndarray, texts: np.ndarray | None, pool: str
 
 
 def _atanh(statistic: Any, n: Any) -> Any:
-    """Fisher's z, with a perfect correlation of n pairs taken for 1 - 1/n: it would be infinite."""
+    """Fisher's z, with correlations of n pairs beyond 1 - 1/n taken for it: a perfect one's would be infinite."""
     bound = 1 - 1 / np.asarray(n, dtype=float)
-    statistic = np.asarray(statistic, dtype=float)
-    return np.arctanh(np.where(np.abs(statistic) >= 1 - 1e-12, np.copysign(bound, statistic), statistic))
+    return np.arctanh(np.clip(np.asarray(statistic, dtype=float), -bound, bound))
 
 
 def _permutation_p(x: np.ndarray, y: np.ndarray, texts: np.ndarray | None, n_permutations: int, seed: Any) -> float:
@@ -262,10 +296,10 @@ def _permutation_p(x: np.ndarray, y: np.ndarray, texts: np.ndarray | None, n_per
     return (1 + hits) / (1 + n_permutations)
 
 
-def fisher_difference(S: float | int, n: float | int, S2: float | int, n2: float | int) -> float:
+def fisher_difference(S: Any, n: Any, S2: Any, n2: Any) -> float:
     """Test statistic for a larger correlation in the first of two samples, Fisher's z.
 
-    Z_R = (atanh S - atanh S2) / sqrt(1/(n - 3) + 1/(n2 - 3)); p = 1 - Phi(Z_R). A perfect correlation counts as 1 - 1/n.
+    Z_R = (atanh S - atanh S2) / sqrt(1/(n - 3) + 1/(n2 - 3)); p = 1 - Phi(Z_R). |S| counts as 1 - 1/n at most.
 
     Parameters
     ----------
@@ -281,9 +315,9 @@ def fisher_difference(S: float | int, n: float | int, S2: float | int, n2: float
     ValueError: a value outside its range.
     """
     for name, value, size in (("S", S, n), ("S2", S2, n2)):
-        if not -1 <= value <= 1:
+        if not -1 <= real(name, value) <= 1:
             raise ValueError(f"{name} is {value}; expected a correlation in [-1, 1]")
-        if not 3 < size < math.inf:
+        if not 3 < real(name.replace("S", "n"), size) < math.inf:
             raise ValueError(f"{name.replace('S', 'n')} is {size}; expected more than 3 pairs")
     difference = _atanh(S, n) - _atanh(S2, n2)
     return float(difference / math.sqrt(1 / (n - 3) + 1 / (n2 - 3)))
@@ -328,7 +362,7 @@ class SpoofTest:
         colors: Any,
         reference: Any,
         score: str = "log_count",
-        key_fn: KeyFunction | None = None,
+        key_fn: Any = None,
         pool: str = "concat",
     ) -> None:
         if not isinstance(colors, Colors):
@@ -351,9 +385,10 @@ class SpoofTest:
                 "padded, model.config.vocab_size for both"
             )
         own = getattr(reference, "key_fn", None)
-        if key_fn is not None and key_name(key_fn) != key_name(own):
+        if key_fn is not None and key_fn != own:
+            other = "another function called " * (key_name(key_fn) == key_name(own))
             raise ValueError(
-                f"key_fn is {key_name(key_fn)!r}, but the reference counts by {key_name(own)!r}; expected "
+                f"key_fn is {key_name(key_fn)!r}, but the reference counts by {other}{key_name(own)!r}; expected "
                 "NgramReference(..., key_fn=) of the same function"
             )
         self.colors, self.reference, self.score, self.pool = colors, reference, score, pool
@@ -361,7 +396,7 @@ class SpoofTest:
         self._vocab_size = sizes[1] if sizes[0] is None else sizes[0]
 
     def sequences(
-        self, texts: Iterable[Any]
+        self, texts: Any
     ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
         """What enters the test: colour, context score and text of every distinct n-gram, in order of appearance.
 
@@ -377,12 +412,10 @@ class SpoofTest:
         ------
         TypeError, ValueError: ids that are not 1-D integers of the vocabulary; colours that are not finite.
         """
-        s = self._sequences(list(texts), "texts")
+        s = self._sequences(_texts("texts", texts), "texts")
         return s.x, s.y, s.doc
 
-    def standard(
-        self, texts: Iterable[Any], method: str = "auto", n_permutations: int = 9999, seed: Any = 0
-    ) -> SpoofResult:
+    def standard(self, texts: Any, method: str = "auto", n_permutations: Any = 9999, seed: Any = 0) -> SpoofResult:
         """Standard test: are colour and context score of the suspect texts positively correlated?
 
         Valid (conservative) for genuine text when they are independent or negatively dependent. The latter is the rule in
@@ -403,16 +436,15 @@ class SpoofTest:
         TypeError, ValueError: as of :meth:`sequences`; unknown method.
         """
         _choice("method", method, METHODS)
-        if n_permutations < 1:
-            raise ValueError(f"n_permutations is {n_permutations}; expected at least 1")
-        s = self._sequences(list(texts), "texts")
+        n_permutations, seed = _whole("n_permutations", n_permutations), _generator(seed)
+        s = self._sequences(_texts("texts", texts), "texts")
         return self._result(s, _correlate(s.x, s.y, s.doc, method, self.pool, n_permutations, seed))
 
     def reprompting(
         self,
-        texts: Iterable[Any],
-        generate: Callable[[list[np.ndarray], list[int]], Any] | None = None,
-        reprompted: Iterable[Any] | None = None,
+        texts: Any,
+        generate: Any = None,
+        reprompted: Any = None,
         prompt_tokens: Any = 32,
         n_reprompts: Any = 1,
     ) -> SpoofResult:
@@ -420,7 +452,7 @@ class SpoofTest:
 
         The first tokens of every suspect text are the prompt from which the owner's watermarked model writes again. S' of
         its continuations carries the dependence that genuine text has; p = 1 - Phi(Z_R) of :func:`fisher_difference`.
-        Prompts, which are the suspect's, never enter S'.
+        Prompts, which are the suspect's, never enter S'. Fewer than 20 n-grams of either give no verdict.
 
         Parameters
         ----------
@@ -438,30 +470,34 @@ class SpoofTest:
         Raises
         ------
         TypeError, ValueError: as of :meth:`sequences`; both or neither of generate and reprompted; a text of no more than
-        prompt_tokens; generate returned another number of texts, or an empty one.
+        prompt_tokens; generate returned another number of texts, an empty one, texts that begin with their prompts, or
+        the same texts at every call.
         """
-        texts = list(texts)
+        texts = _texts("texts", texts)
         if reprompted is not None and generate is None:
-            batches = [list(reprompted)]
+            batches = [_texts("reprompted", reprompted)]
         elif generate is None or reprompted is not None:
             raise ValueError("expected exactly one of generate and reprompted")
+        elif not callable(generate):
+            raise TypeError(f"generate is {generate!r}; expected a function generate(prompts, n_new)")
         else:
-            for name, value in (("prompt_tokens", prompt_tokens), ("n_reprompts", n_reprompts)):
-                if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                    raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
-            batches = self._regenerate(texts, generate, int(prompt_tokens), int(n_reprompts))
+            prompt_tokens, n_reprompts = _whole("prompt_tokens", prompt_tokens), _whole("n_reprompts", n_reprompts)
+            batches = self._regenerate(texts, generate, prompt_tokens, n_reprompts)
         s = self._sequences(texts, "texts")
         of_suspect = _correlate(s.x, s.y, s.doc, "asymptotic", self.pool, 1, 0)
         weighted = precision = 0.0
         n_reference = 0
         status = of_suspect.status
+        if status == "ok" and of_suspect.n < _FISHER_LEAST:
+            status = "too_short"
         for batch in batches:
             t = self._sequences(batch, "reprompted")
             again = _correlate(t.x, t.y, t.doc, "asymptotic", self.pool, 1, 0)
             n_reference += again.n
             if status == "ok":
                 status = again.status
-            if status == "ok" and min(of_suspect.precision, again.precision) <= 0:  # as many texts as n-grams
+            few = again.n < _FISHER_LEAST or min(of_suspect.precision, again.precision) <= 0  # as many texts as n-grams
+            if status == "ok" and few:
                 status = "too_short"
             if status != "ok":
                 continue
@@ -485,16 +521,30 @@ class SpoofTest:
                 )
             prompts.append(ids[:prompt_tokens].copy())
             n_new.append(len(ids) - prompt_tokens)
-        batches = [list(generate(list(prompts), list(n_new))) for _ in range(n_reprompts)] if prompts else [[]]
-        for batch in batches:
-            if len(batch) != len(prompts):
-                raise ValueError(f"generate returned {len(batch)} texts; expected {len(prompts)}, one per prompt")
+        batches: list[list[Any]] = []
+        for _ in range(n_reprompts if prompts else 0):
+            made = _texts("what generate returned", generate(list(prompts), list(n_new)))
+            if len(made) != len(prompts):
+                raise ValueError(f"generate returned {len(made)} texts; expected {len(prompts)}, one per prompt")
+            batch = [as_ids(text, f"reprompted[{index}]", self._vocab_size) for index, text in enumerate(made)]
             for index, text in enumerate(batch):
                 if len(text) == 0:
                     raise ValueError(
                         f"generate returned an empty text at position {index}; expected {n_new[index]} tokens"
                     )
-        return batches
+            long = prompt_tokens * len(prompts) >= _PROMPTS_REPEATED  # a few tokens may come again by chance
+            pairs = zip(batch, prompts, strict=True)
+            if long and all(np.array_equal(text[:prompt_tokens], prompt) for text, prompt in pairs):
+                raise ValueError(
+                    "generate returned texts that begin with their prompts; expected continuations only: cut the prompts off"
+                )
+            if any(all(map(np.array_equal, batch, earlier)) for earlier in batches):
+                raise ValueError(
+                    "generate returned the same texts twice; expected independent samples for n_reprompts > 1: sample, "
+                    "with another seed at each call"
+                )
+            batches.append(batch)
+        return batches or [[]]
 
     def _sequences(self, texts: list[Any], name: str) -> _Sequences:
         h = self.colors.context_width
@@ -514,7 +564,7 @@ class SpoofTest:
         keys = pack_keys(grams.T, self._vocab_size, self.key_fn)
         first = np.sort(np.unique(keys, return_index=True)[1])
         color = np.concatenate(colors)[first]
-        count = np.asarray(self.reference.count(grams[first]))
+        count = self._counts_of(grams[first])
         x = color
         if self.score == "log_count":
             y = np.log1p(count)
@@ -523,6 +573,15 @@ class SpoofTest:
         else:
             x, y = _mid_ranks(color), _mid_ranks(count)
         return _Sequences(x, y, np.concatenate(doc)[first], color, count > 0, len(texts) - skipped, skipped)
+
+    def _counts_of(self, grams: np.ndarray) -> np.ndarray:
+        count = np.asarray(self.reference.count(grams))
+        if count.shape != (len(grams),) or count.dtype.kind not in "iuf":
+            raise ValueError(f"reference.count returned {count.dtype} {count.shape}; expected ({len(grams)},) numbers")
+        bad = ~(np.isfinite(count) & (count >= 0))
+        if bad.any():
+            raise ValueError(f"reference.count returned {count[bad][0]}; expected finite counts >= 0")
+        return count
 
     def _colors_of(self, ids: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
         x, valid = self.colors.colors(ids)
@@ -548,7 +607,8 @@ class SpoofTest:
     ) -> SpoofResult:
         if found.status == "too_short":
             of = "" if reference_statistic is None else f" and {n_reference} regenerated ones"
-            message = f"{found.n} distinct n-grams{of} are too few to test; expected at least 4"
+            least = 4 if reference_statistic is None else f"{_FISHER_LEAST} of both"
+            message = f"{found.n} distinct n-grams{of} are too few to test; expected at least {least}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         elif found.status == "degenerate":
             if np.isnan(found.statistic):

@@ -22,15 +22,19 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["RedGreen", "Watermark", "draw", "evaluate", "example", "watermark_z"]
+__all__ = ["RedGreen", "Watermark", "bimark_hashes", "draw", "evaluate", "example", "watermark_z"]
 
 VOCAB, SUPPORT = 4000, 150
 PROMPT = 32
 ALPHA = 0.01
+_PER_KEY = 4  # texts that are tested under one key
 DETECTED = 3.0902  # z of one-sided p = 0.001
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -61,13 +65,32 @@ class Watermark(Protocol):
         ...
 
 
+def bimark_hashes() -> ModuleType:
+    """The keyed hashes of icml25-bimark, without the rest of the package, which loads torch for some seconds.
+
+    Raises
+    ------
+    ImportError: it is not installed.
+    """
+    package = find_spec("icml25.bimark")
+    if package is None or package.origin is None:
+        raise ImportError("no module named icml25.bimark")
+    spec = spec_from_file_location("_icml25_bimark_prf", Path(package.origin).with_name("prf.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError("icml25.bimark has no module prf")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _mix(state: np.ndarray) -> np.ndarray:
     """Finaliser of splitmix64 on uint64, in place."""
-    state ^= state >> np.uint64(30)
+    shifted = np.right_shift(state, np.uint64(30))
+    state ^= shifted
     state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
+    state ^= np.right_shift(state, np.uint64(27), out=shifted)
     state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
+    state ^= np.right_shift(state, np.uint64(31), out=shifted)
     return state
 
 
@@ -95,7 +118,10 @@ class RedGreen:
     def weights(self, contexts: np.ndarray, candidates: np.ndarray, p: np.ndarray) -> np.ndarray:
         """Probabilities, times e^delta on green."""
         green = _mix(self._state(contexts)[:, None] + self._steps[candidates]) < self._threshold
-        return p * (1 + self._gain * green)
+        factor = self._gain * green
+        factor += 1
+        factor *= p
+        return factor
 
     def colors(self, text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """1 on green; all but the first h positions are scored."""
@@ -193,13 +219,15 @@ def _watermarked(chain: _Chain, watermark: Watermark, prompt: int, rng: np.rando
     def choose(texts: np.ndarray, t: int) -> np.ndarray:
         context = texts[:, t - h : t]
         candidates, p = chain.support[context[:, -1]], chain.p[context[:, -1]]
-        weights = watermark.weights(context, candidates, p)
-        if watermark.once:
-            used = np.ones((len(texts), max(t - prompt, 0)), dtype=bool)
-            for back in range(h, 0, -1):
-                used &= texts[:, prompt - back : t - back] == context[:, h - back, None]
-            weights = np.where(used.any(axis=1, keepdims=True), p, weights)
-        return _pick(candidates, weights, rng)
+        if not watermark.once:
+            return _pick(candidates, watermark.weights(context, candidates, p), rng)
+        used = np.ones((len(texts), max(t - prompt, 0)), dtype=bool)
+        for back in range(h, 0, -1):
+            used &= texts[:, prompt - back : t - back] == context[:, h - back, None]
+        new = ~used.any(axis=1)
+        if new.any():
+            p[new] = watermark.weights(context[new], candidates[new], p[new])
+        return _pick(candidates, p, rng)
 
     return choose
 
@@ -271,7 +299,7 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
 
         forgery: h, gamma and delta of :class:`RedGreen`, or watermark, a function of a key that returns another
         :class:`Watermark` (or a text, the reason why there is none); genuine and forged (numbers of texts; forged of each
-        spoofer), length (of a text), lengths (of tests: shorter than a text or a multiple of it), attacker_noise (of the
+        spoofer), held_out (genuine texts to calibrate on, 200), length (of a text), lengths (of tests: shorter than a text or a multiple of it), attacker_noise (of the
         spoofers' model); learned and reference (numbers of texts, 400 and 800).
 
         null: source ("stdlib", "wikitext2", "tinyshakespeare": people's words; or "other_key": watermarked), h, length,
@@ -347,7 +375,7 @@ def _draw_forgery(settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], 
     order = np.random.default_rng(streams[4]).permutation(len(suspects))
     suspects, writer = suspects[order], np.array(writers)[order]
     again = _write(suspects[:, :PROMPT], length, _watermarked(chain, watermark, PROMPT, rng))
-    held_out = genuine(settings["genuine"], length)
+    held_out = genuine(settings.get("held_out", 200), length)
     reference = _write(starts(settings.get("reference", 800), 1), 500, _plain(chain, np.random.default_rng(streams[5])))
     public: dict[str, Any] = {
         "suspects": suspects,
@@ -380,8 +408,9 @@ def _colors(watermark: Watermark, texts: np.ndarray) -> np.ndarray:
 def _draw_null(settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Texts that know nothing of the keys that they are tested with.
 
-    public: suspects (n, T), reprompted (n, T) of the same source, keys (n,) one per test, reference (R,) words of other
-    documents and reference_lengths of those documents, h, vocab_size. truth: nothing.
+    public: texts (m, T), none of which crosses the border of two documents; for each of n tests a key, keys (n,), and two
+    different texts, suspects (n,) and reprompted (n,), indices: four texts in turn share a key, and every text is tested
+    under many. reference (R,) words of other documents and reference_lengths of those documents, h, vocab_size. truth: nothing.
     """
     rng = np.random.default_rng(seed)
     h, length, tests = settings["h"], settings["length"], settings["tests"]
@@ -402,16 +431,21 @@ def _draw_null(settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], dic
         encoded = [np.array([words[word] for word in text], dtype=np.int64) for text in found if text]
         encoded = [encoded[i] for i in rng.permutation(len(encoded))]
         half = np.searchsorted(np.cumsum([len(e) for e in encoded]), sum(len(e) for e in encoded) // 2)
-        tested, documents = np.concatenate(encoded[:half]), encoded[half:]
-        pool = tested[: len(tested) // length * length].reshape(-1, length)
-    keys = rng.integers(2**62, size=tests)
-    chosen = np.arange(tests) % len(pool)
-    # another text of the source in the place of the regenerated one
-    other = (chosen + 1 + (np.arange(tests) // len(pool)) % (len(pool) - 1)) % len(pool)
+        documents = encoded[half:]
+        pool = np.concatenate([e[: len(e) // length * length].reshape(-1, length) for e in encoded[:half]])
+    if len(pool) < _PER_KEY:
+        raise ValueError(f"length is {length}; expected at most what {_PER_KEY} texts of {settings['source']} have")
+    groups: list[np.ndarray] = []  # of different texts
+    while sum(map(len, groups)) * _PER_KEY < tests:
+        groups.append(rng.permutation(len(pool))[: len(pool) // _PER_KEY * _PER_KEY].reshape(-1, _PER_KEY))
+    chosen = np.concatenate(groups)
+    other = np.roll(chosen, -1, axis=1)  # another text of the group in the place of the regenerated one
+    keys = np.repeat(rng.integers(2**62, size=len(chosen)), _PER_KEY)
     public = {
-        "suspects": pool[chosen],
-        "reprompted": pool[other],
-        "keys": keys,
+        "texts": pool,
+        "suspects": chosen.ravel()[:tests],
+        "reprompted": other.ravel()[:tests],
+        "keys": keys[:tests],
         "reference": np.concatenate(documents),
         "reference_lengths": np.array([len(d) for d in documents]),
         "scheme": "kgw",

@@ -4,8 +4,11 @@ A language model whose next-token logits are a table row, picked by a hash of th
 carry given messages. Its logits are Gaussian with a scale drawn per row, so that the entropy of its 50 likeliest tokens
 varies as a real model's does: 1.9 nats on average, deciles 0.3 to 3.6 (SmolLM2 on news: 2.2, 0.9 to 3.3). Because the table is known, the log-probability of every
 token under the model without watermark is computed here, and compared with what plain sampling would have got in the
-same places. Null texts are Python's reference manual, cut into tokens as people wrote it. Edits of the text, and every
-score, are the protocol's; a solver returns tokens, decoded bits and p-values.
+same places. Null texts are slices, which may overlap, of Python's reference manual, cut into tokens as people wrote it.
+
+A solver writes first. Everything that is then to be read (prefixes, edits, the same texts under other keys, null texts)
+goes to its reader as one shuffled pile that says of each text only with which key and for how many bits to look:
+messages, labels, edits and scores are the protocol's.
 
 For a real model (``model = "smollm2"``) prompts are texts, and the log-probabilities are scored by the track's own
 ``messaging`` module.
@@ -14,18 +17,18 @@ For a real model (``model = "smollm2"``) prompts are texts, and the log-probabil
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-__all__ = ["EDITS", "Cell", "cells", "context_rows", "draw", "edit", "evaluate", "example", "reference"]
+__all__ = ["EDITS", "Cell", "cells", "context_rows", "draw", "edit", "evaluate", "example", "pile", "reference"]
 
 TOP_K = 50
 LENGTHS = (25, 50, 100, 200, 300)
 EDITS = ("substitution", "deletion", "shuffle")
 ALPHA = 0.01
-BIAS_VOCAB = 512
+NORMAL_QUANTILE = 2.3263478740408408
+BIAS_VOCAB, SMOLLM2_VOCAB = 512, 49152
 NULL_LENGTH, NULL_TEXTS_PER_KEY = 200, 40
 
 
@@ -70,17 +73,18 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
 
     Returns
     -------
-    public : dataset, model, cells, top_k; per cell ``messages_b<bits>`` (m, bits) int8, each carried by as many sequences.
+    public : dataset, model, cells, top_k, shuffle (a seed, for the pile); per cell ``messages_b<bits>`` (m, bits) int8 and
+        ``keys_b<bits>`` (m,), each carried by as many sequences; other_keys (m,).
         Synthetic: table (rows, vocab) float32 and prompts (sequences, 2). Otherwise prompts (sequences,) of text.
         null_ids (K, 200) and null_keys (K,), each key for 40 texts, if any. bias_logits (6, 512), -inf outside the top 50, and
         bias_contexts (N, 4), which all end on the same token, if any.
-    truth : empty; the messages have to be known to be embedded.
+    truth : the messages, which a writer has to know but what a reader gets does not hold.
     """
     wanted = cells(settings["cells"])
     sequences, messages = settings["sequences"], settings["messages"]
     if sequences < 1 or messages < 1 or sequences % messages:
         raise ValueError(f"sequences ({sequences}) must be a positive multiple of messages ({messages})")
-    streams = [np.random.default_rng(s) for s in np.random.SeedSequence([seed, 7]).spawn(5)]
+    streams = [np.random.default_rng(s) for s in np.random.SeedSequence([seed, 7]).spawn(6)]
     public: dict[str, Any] = {
         "dataset": settings["dataset"],
         "model": settings["model"],
@@ -89,6 +93,9 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     }
     for cell in wanted:
         public[f"messages_{cell.name}"] = streams[0].integers(0, 2, (messages, cell.bits), dtype=np.int8)
+        public[f"keys_{cell.name}"] = streams[5].integers(0, 2**31, messages)
+    public["other_keys"] = streams[5].integers(0, 2**31, messages)
+    public["shuffle"] = int(streams[5].integers(0, 2**31))
     if settings["model"] == "synthetic":
         rows, vocab = settings["rows"], settings["vocab"]
         table = streams[1].standard_normal((rows, vocab), dtype=np.float32)
@@ -96,7 +103,7 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
         public["prompts"] = streams[2].integers(0, vocab, (sequences, 2))
     elif settings["model"] == "smollm2":
         public["prompts"] = _prompt_texts(sequences, streams[2])
-        vocab = 49152
+        vocab = SMOLLM2_VOCAB
     else:
         raise ValueError(f"model must be 'synthetic' or 'smollm2', got {settings['model']!r}")
     if settings["null"]:
@@ -108,11 +115,11 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
         )  # they are only hashed: more than the vocabulary has
         contexts[:, -1] = contexts[0, -1]
         public["bias_contexts"] = contexts
-    return public, {}
+    return public, {name: value.copy() for name, value in public.items() if name.startswith("messages_")}
 
 
 def _null_texts(count: int, vocab: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Slices of Python's reference topics, words and signs numbered by frequency (modulo the vocabulary)."""
+    """Slices (they may overlap) of Python's reference topics, words and signs numbered by frequency (modulo the vocabulary)."""
     from icml25.shared.datasets import TextDataset, load
 
     corpus = load("stdlib")
@@ -197,18 +204,97 @@ def reference(public: dict[str, Any], tokens: np.ndarray) -> tuple[np.ndarray, n
     return log_probs[rows, tokens], expected[rows]
 
 
+def pile(public: dict[str, Any], written: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """All that is to be read, shuffled.
+
+    Parameters
+    ----------
+    public : of ``draw``.
+    written : per cell ``tokens_b<bits>`` (n, T), or only of the last cell; optional ``tokens_layers_<d>`` (n, T), the
+        messages of the cell of 16 bits written with d layers.
+
+    Returns
+    -------
+    texts : arrays texts (N, T) int64, -1 after the end, keys (N,), bits (N,), layers (N,; 0 is the scheme's own number).
+    places : name -> places of its texts in the pile, in the order of the sequences. Names are ``b<bits>_<length>``,
+        the edits, ``other_key``, ``null`` and ``layers_<d>``.
+
+    Raises
+    ------
+    ValueError: tokens of another shape, not integers, or outside the vocabulary.
+    """
+    groups: list[tuple[str, np.ndarray, np.ndarray, int, int]] = []
+    wanted = cells(public["cells"])
+    last = wanted[-1]
+    for cell in wanted:
+        if f"tokens_{cell.name}" not in written and cell is not last:
+            continue
+        tokens = _tokens(public, written, f"tokens_{cell.name}", cell.tokens)
+        keys = _carried(public[f"keys_{cell.name}"], public, len(tokens))
+        groups += [(f"{cell.name}_{length}", tokens[:, :length], keys, cell.bits, 0) for length in cell.lengths]
+        if cell is last:
+            groups += [
+                (kind, edit(tokens, kind, _vocabulary(public), public["shuffle"]), keys, cell.bits, 0) for kind in EDITS
+            ]
+            groups.append(("other_key", tokens, _carried(public["other_keys"], public, len(tokens)), cell.bits, 0))
+    if "null_ids" in public:
+        groups.append(("null", public["null_ids"], public["null_keys"], last.bits, 0))
+    for name in sorted(written):
+        if match := re.fullmatch(r"tokens_layers_(\d+)", name):
+            tokens = _tokens(public, written, name, None)
+            keys = _carried(public["keys_b16"], public, len(tokens))
+            groups.append((name.removeprefix("tokens_"), tokens, keys, 16, int(match[1])))
+    count, width = sum(len(group[1]) for group in groups), max(group[1].shape[1] for group in groups)
+    place = np.random.default_rng([public["shuffle"], 1]).permutation(count)
+    arrays = {name: np.zeros(count, dtype=np.int64) for name in ("keys", "bits", "layers")}
+    arrays["texts"] = np.full((count, width), -1, dtype=np.int64)
+    places, start = {}, 0
+    for name, tokens, keys, bits, layers in groups:
+        at = places[name] = place[start : start + len(tokens)]
+        arrays["texts"][at, : tokens.shape[1]] = tokens
+        arrays["keys"][at], arrays["bits"][at], arrays["layers"][at] = keys, bits, layers
+        start += len(tokens)
+    return arrays, places
+
+
+def _vocabulary(public: dict[str, Any]) -> int:
+    return public["table"].shape[1] if public["model"] == "synthetic" else SMOLLM2_VOCAB
+
+
+def _tokens(public: dict[str, Any], written: dict[str, Any], name: str, length: int | None) -> np.ndarray:
+    """Tokens that a solver returned, checked."""
+    if name not in written:
+        raise ValueError(f"{name} is missing")
+    tokens = np.asarray(written[name])
+    if tokens.ndim != 2 or not 1 <= len(tokens) <= len(public["prompts"]) or length not in (None, tokens.shape[1]):
+        raise ValueError(f"{name} has shape {tokens.shape}; expected up to ({len(public['prompts'])}, {length or 'T'})")
+    if tokens.dtype.kind not in "iu":
+        raise ValueError(f"{name} has dtype {tokens.dtype}; expected integers")
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < _vocabulary(public):
+        raise ValueError(f"{name} has ids from {tokens.min()} to {tokens.max()}; expected 0..{_vocabulary(public) - 1}")
+    return tokens.astype(np.int64)
+
+
+def _checked(result: dict[str, Any], name: str, shape: tuple[int, ...], low: float, high: float) -> np.ndarray:
+    """Numbers that a solver returned: exactly this shape, within these bounds."""
+    values = np.asarray(result[name])
+    if values.shape != shape:
+        raise ValueError(f"{name} has shape {values.shape}; expected {shape}")
+    if values.dtype.kind not in "iuf" or not ((values >= low) & (values <= high)).all():
+        raise ValueError(f"{name} must be numbers from {low:g} to {high:g}")
+    return values
+
+
 def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
     """Score what a watermark wrote and read.
 
     Parameters
     ----------
     public, truth : of ``draw``.
-    result : per cell ``tokens_b<bits>`` (n, T), and for each of its lengths ``bits_b<bits>_<length>`` (n, bits) with -1
-        for undecided and ``p_b<bits>_<length>`` (n,); the same as ``bits_<edit>`` and ``p_<edit>`` for the edited last
-        cell. Optional: p_null and z_null of the null texts (or the first of them), p_other_key of the last cell's texts read
-        with another key, mean_distribution (6, 512), ``bits_layers_<d>`` of the first sequences of a cell of 16 bits.
-        A scheme may leave out bits, cells, lengths and sequences (the last ones). For a real model also log_probs and
-        expected_log_probs (n, T) of the last cell.
+    result : what was written, as for :func:`pile`: a scheme may leave out cells but the last, and the last sequences.
+        What was read, for each text of the pile: p_read (N,); optional z_read (N,) and bits_read (N, most bits of a
+        cell) with -1 for undecided and after the end. Without any of them nothing was read. Optional: mean_distribution
+        (6, 512). For a real model also log_probs and expected_log_probs (n, T) of the last cell.
 
     Returns
     -------
@@ -220,111 +306,85 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     bias_tv (median over six distributions of the total variation between the mean next-token distribution and the
     model's); layers_gain (bit accuracy of ten layers less that of one), layers_smallest_step (over 1, 2, 5, 10).
     Scalars of the solver are passed on, but don't replace these.
+
+    Raises
+    ------
+    ValueError: naming the field that is missing, of another shape, or out of its range.
     """
-    columns: dict[str, float] = {}
-    whole = []
-    wanted = cells(public["cells"])
-    last = wanted[-1]
-    for cell in wanted:
-        for length in cell.lengths:
-            key, column = f"{cell.name}_{length}", f"{cell.name}_t{length}"
-            columns |= _reading(public[f"messages_{cell.name}"], public, result, key, column)
-        whole += [columns[k] for k in [f"bit_accuracy_{cell.name}_t{cell.tokens}"] if k in columns]
-    for kind in EDITS:
-        columns |= _reading(public[f"messages_{last.name}"], public, result, kind, kind)
-    if whole:
-        columns["bit_accuracy"] = float(np.mean(whole))
-    columns |= _quality(public, result, last)
-    columns |= _nulls(result)
+    columns = _quality(public, result)
+    if any(name in result for name in ("p_read", "z_read", "bits_read")):
+        columns |= _readings(public, truth, result)
     if "mean_distribution" in result:
         logits = public["bias_logits"].astype(np.float64)
         plain = np.exp(logits - logits.max(1, keepdims=True))
         plain /= plain.sum(1, keepdims=True)
-        mean = np.asarray(result["mean_distribution"], dtype=np.float64)
-        if mean.shape != plain.shape:
-            raise ValueError(f"mean_distribution has shape {mean.shape}; expected {plain.shape}")
+        mean = _checked(result, "mean_distribution", plain.shape, -1e-6, 1 + 1e-6).astype(np.float64)
         columns["bias_tv"] = float(np.median(np.abs(mean - plain).sum(1) / 2))
-    columns |= _layers(public, result)
     extra = {k: v for k, v in result.items() if np.ndim(v) == 0}
     return {name: float(value) for name, value in (extra | columns).items()}
 
 
-def _carried(messages: np.ndarray, public: dict[str, Any], n: int) -> np.ndarray:
-    """The message of each of the first n sequences."""
-    return np.repeat(messages, len(public["prompts"]) // len(messages), axis=0)[:n]
+def _carried(of_messages: np.ndarray, public: dict[str, Any], n: int) -> np.ndarray:
+    """The message (or key) of each of the first n sequences; a message's sequences are spread over all."""
+    return of_messages[np.arange(n) % len(of_messages)]
 
 
-def _reading(
-    messages: np.ndarray, public: dict[str, Any], result: dict[str, Any], key: str, column: str
-) -> dict[str, float]:
-    columns = {}
-    if f"bits_{key}" in result:
-        bits = np.asarray(result[f"bits_{key}"])
-        carried = _carried(messages, public, len(bits))
-        if bits.shape != carried.shape:
-            raise ValueError(f"bits_{key} has shape {bits.shape}; expected {carried.shape}")
-        correct = bits == carried
-        columns |= {f"bit_accuracy_{column}": correct.mean(), f"match_rate_{column}": correct.all(1).mean()}
-    if f"p_{key}" in result:
-        columns[f"detected_{column}"] = np.mean(np.asarray(result[f"p_{key}"]) <= ALPHA)
+def _readings(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
+    texts, places = pile(public, result)
+    count, columns = len(texts["keys"]), {}
+    if "p_read" not in result:
+        raise ValueError("p_read is missing")
+    p = _checked(result, "p_read", (count,), 0, 1)
+    z = _checked(result, "z_read", (count,), -1e300, 1e300) if "z_read" in result else None
+    most = max(cell.bits for cell in cells(public["cells"]))
+    bits = _checked(result, "bits_read", (count, most), -1, 1) if "bits_read" in result else None
+    wanted = {f"{c.name}_{n}": (f"{c.name}_t{n}", c.name) for c in cells(public["cells"]) for n in c.lengths}
+    last = cells(public["cells"])[-1]
+    wanted |= {kind: (kind, last.name) for kind in EDITS}
+    wanted |= {name: (name, "b16") for name in places if name.startswith("layers_")}
+    for name, (column, cell) in wanted.items():
+        if name not in places:
+            continue
+        at = places[name]
+        columns[f"detected_{column}"] = np.mean(p[at] <= ALPHA)
+        if bits is not None:
+            carried = _carried(truth[f"messages_{cell}"], public, len(at))
+            correct = bits[at, : carried.shape[1]] == carried
+            columns |= {f"bit_accuracy_{column}": correct.mean(), f"match_rate_{column}": correct.all(1).mean()}
+    whole = [f"bit_accuracy_{cell.name}_t{cell.tokens}" for cell in cells(public["cells"])]
+    if all(name in columns for name in whole):
+        columns["bit_accuracy"] = np.mean([columns[name] for name in whole])
+    columns["false_alarms_other_key"] = np.mean(p[places["other_key"]] <= ALPHA)
+    if "null" in places:
+        null = np.sort(p[places["null"]])
+        columns["false_alarms"] = np.mean(null <= ALPHA)
+        columns["excess_alarms"] = max(0.0, float((np.arange(1, len(null) + 1) / len(null) - null).max()))
+        if z is not None:
+            columns["false_alarms_normal"] = np.mean(z[places["null"]] >= NORMAL_QUANTILE)
+    depth = {d: columns.get(f"bit_accuracy_layers_{d}") for d in (1, 2, 5, 10)}
+    if None not in depth.values():
+        columns["layers_gain"] = depth[10] - depth[1]
+        columns["layers_smallest_step"] = min(depth[b] - depth[a] for a, b in ((1, 2), (2, 5), (5, 10)))
     return columns
 
 
-def _quality(public: dict[str, Any], result: dict[str, Any], cell: Cell) -> dict[str, float]:
-    tokens = np.asarray(result[f"tokens_{cell.name}"])
-    if tokens.ndim != 2 or not 1 <= len(tokens) <= len(public["prompts"]) or tokens.shape[1] > cell.tokens:
-        raise ValueError(
-            f"tokens_{cell.name} has shape {tokens.shape}; expected up to ({len(public['prompts'])}, {cell.tokens})"
-        )
+def _quality(public: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
+    cell = cells(public["cells"])[-1]
+    tokens = _tokens(public, result, f"tokens_{cell.name}", cell.tokens)
     if public["model"] == "synthetic":
         log_probs, expected = reference(public, tokens)
     else:
-        log_probs, expected = result["log_probs"], result["expected_log_probs"]
+        log_probs = _checked(result, "log_probs", tokens.shape, -1e300, 0)
+        expected = _checked(result, "expected_log_probs", tokens.shape, -1e300, 0)
     return {"log_prob": float(np.mean(log_probs)), "log_prob_gap": float(np.mean(log_probs - expected))}
-
-
-def _nulls(result: dict[str, Any]) -> dict[str, float]:
-    columns = {}
-    if "p_null" in result:
-        p = np.sort(np.asarray(result["p_null"], dtype=np.float64))
-        if len(p) == 0 or not ((p >= 0) & (p <= 1)).all():
-            raise ValueError("p_null must be probabilities, at least one")
-        columns["false_alarms"] = np.mean(p <= ALPHA)
-        columns["excess_alarms"] = max(0.0, float((np.arange(1, len(p) + 1) / len(p) - p).max()))
-    if "z_null" in result:
-        columns["false_alarms_normal"] = np.mean(np.asarray(result["z_null"]) >= 2.3263478740408408)
-    if "p_other_key" in result:
-        columns["false_alarms_other_key"] = np.mean(np.asarray(result["p_other_key"]) <= ALPHA)
-    return columns
-
-
-def _layers(public: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:
-    depths = sorted(int(key.removeprefix("bits_layers_")) for key in result if key.startswith("bits_layers_"))
-    accuracy = {}
-    for depth in depths:
-        bits = np.asarray(result[f"bits_layers_{depth}"])
-        accuracy[depth] = float((bits == _carried(public["messages_b16"], public, len(bits))).mean())
-    columns = {f"bit_accuracy_layers_{depth}": value for depth, value in accuracy.items()}
-    if {1, 2, 5, 10} <= set(depths):
-        columns["layers_gain"] = accuracy[10] - accuracy[1]
-        columns["layers_smallest_step"] = min(accuracy[b] - accuracy[a] for a, b in ((1, 2), (2, 5), (5, 10)))
-    return columns
 
 
 def example(public: dict[str, Any]) -> dict[str, Any]:
     """A result of the right shape: nothing is read."""
     n, wanted = len(public["prompts"]), cells(public["cells"])
-
-    def readings() -> Iterator[tuple[str, int]]:
-        for cell in wanted:
-            yield from ((f"{cell.name}_{length}", cell.bits) for length in cell.lengths)
-        yield from ((kind, wanted[-1].bits) for kind in EDITS)
-
-    result: dict[str, Any] = {}
-    for cell in wanted:
-        result[f"tokens_{cell.name}"] = np.zeros((n, cell.tokens), dtype=np.int64)
-    for key, bits in readings():
-        result |= {f"bits_{key}": np.full((n, bits), -1, dtype=np.int8), f"p_{key}": np.ones(n)}
+    result: dict[str, Any] = {f"tokens_{cell.name}": np.zeros((n, cell.tokens), dtype=np.int64) for cell in wanted}
+    count = len(pile(public, result)[0]["keys"])
+    result |= {"p_read": np.ones(count), "bits_read": np.full((count, max(c.bits for c in wanted)), -1, dtype=np.int8)}
     if public["model"] != "synthetic":
         result |= dict.fromkeys(("log_probs", "expected_log_probs"), np.zeros((n, wanted[-1].tokens)))
     return result

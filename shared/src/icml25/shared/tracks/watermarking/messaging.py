@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from icml25.shared.protocols.watermark_message import EDITS, cells, edit
+from icml25.shared.protocols.watermark_message import cells, pile
 from icml25.shared.tracks.watermarking.language_models import SyntheticLM, load_smollm2
 
-__all__ = ["Reading", "Scheme", "generate", "load_model", "measure_messages"]
+__all__ = ["Reading", "Scheme", "generate", "load_model", "measure_messages", "read", "write"]
 
 Reading = tuple[np.ndarray | None, np.ndarray, np.ndarray | None]
 PROMPT_TOKENS = 30
+TIMED_SEQUENCES, TIMED_TOKENS = 10, 50
+LAYERS_TOKENS = 100
 
 
 class Scheme:
@@ -25,14 +27,18 @@ class Scheme:
     ----------
     multi_bit : whether it carries messages. Others write only the last cell.
     sequences : at most so many are written per cell, by schemes that take long.
-    null_texts : at most so many null texts are read.
+    layers : further numbers of layers to write the cell of 16 bits with; :meth:`with_layers` makes such a scheme.
     bias_contexts : at most so many contexts are averaged over; 0 leaves that out.
     """
 
     multi_bit = True
     sequences = 10**9
-    null_texts = 200
+    layers: tuple[int, ...] = ()
     bias_contexts = 256
+
+    def with_layers(self, n_layers: int) -> Scheme:
+        """The same scheme with another number of layers."""
+        raise NotImplementedError
 
     def config(self, key: str, message: str) -> Any:
         """A watermarking configuration for ``generate``, or None."""
@@ -75,72 +81,86 @@ def generate(model: Any, prompts: torch.Tensor, mask: torch.Tensor, tokens: int,
 
 
 def measure_messages(arrays: dict[str, np.ndarray], params: dict[str, Any], scheme: Scheme) -> dict[str, Any]:
-    """Write and read all cells, edits and null texts."""
+    """Write all cells, then read the pile that the protocol makes of them."""
     if params["model"] == "synthetic":
         torch.set_num_threads(1)  # its steps are too small to share
     torch.manual_seed(params["seed"])
-    model, prompts, mask = load_model(arrays, params)
-    vocab, key = model.config.vocab_size, f"seed {params['seed']}"
+    loaded = load_model(arrays, params)
+    out = write(arrays, params, scheme, loaded)
+    vocab = loaded[0].config.vocab_size
+    texts, _ = pile({**arrays, **params}, out)
+    return out | read(texts, scheme, vocab)
+
+
+def write(arrays: dict[str, np.ndarray], params: dict[str, Any], scheme: Scheme, loaded: Any) -> dict[str, Any]:
+    """Tokens of all cells, milliseconds per token, and the mean next-token distribution."""
+    model, prompts, mask = loaded
     out: dict[str, Any] = {}
     wanted = cells(params["cells"])
+
+    def sequences(name: str, tokens: int, n: int, by: Scheme) -> np.ndarray:
+        """Each message in every m-th sequence, under its own key."""
+        messages, keys = arrays[f"messages_{name}"], arrays[f"keys_{name}"]
+        texts = np.empty((n, tokens), dtype=np.int64)
+        for i, (key, message) in enumerate(zip(keys.tolist(), messages, strict=True)):
+            if i < n:
+                config = by.config(_key(key), "".join(map(str, message)))
+                rows = slice(i, n, len(messages))
+                texts[rows] = generate(model, prompts[rows], mask[rows], tokens, config, params["top_k"])
+        return texts
+
+    n = min(len(prompts), scheme.sequences)
     for cell in wanted if scheme.multi_bit else wanted[-1:]:
-        messages = arrays[f"messages_{cell.name}"]
-        n = min(len(prompts), scheme.sequences)
-        share = len(prompts) // len(messages)
-        start = time.perf_counter()
-        texts = [
-            generate(
-                model,
-                prompts[i * share : min((i + 1) * share, n)],
-                mask[i * share : min((i + 1) * share, n)],
-                cell.tokens,
-                scheme.config(key, "".join(map(str, message))),
-                params["top_k"],
-            )
-            for i, message in enumerate(messages)
-            if i * share < n
-        ]
-        tokens = np.concatenate(texts)
-        out["ms_per_token"] = 1000 * (time.perf_counter() - start) / tokens.size
-        out[f"tokens_{cell.name}"] = tokens
-        read = scheme.reader(key, cell.bits, vocab)
-        if read is None:
-            continue
-        for prefix in cell.lengths:
-            out |= _named(read([text[:prefix] for text in tokens]), f"{cell.name}_{prefix}")
+        out[f"tokens_{cell.name}"] = sequences(cell.name, cell.tokens, n, scheme)
+    last = wanted[-1]
     if params["model"] != "synthetic":
-        out |= _score(model, prompts, mask, tokens, params["top_k"])
-    if read is not None:
-        for kind in EDITS:
-            edited = edit(tokens, kind, vocab, params["seed"])
-            out |= _named(read([text[text >= 0] for text in edited]), kind)
-        other = scheme.reader("another key", cell.bits, vocab)
-        out["p_other_key"] = other(list(tokens))[1]
-        if "null_ids" in arrays:
-            out |= _read_null(arrays, scheme, cell.bits, vocab)
+        out |= _score(model, prompts, mask, out[f"tokens_{last.name}"], params["top_k"])
+    elif "tokens_b16" in out:
+        length = min(LAYERS_TOKENS, out["tokens_b16"].shape[1])
+        for n_layers in scheme.layers:
+            by = scheme.with_layers(n_layers)
+            out[f"tokens_layers_{n_layers}"] = sequences("b16", length, n, by)
+        if scheme.layers:
+            out["tokens_layers_10"] = out["tokens_b16"][:, :length]
+    message = "".join(map(str, arrays[f"messages_{last.name}"][0]))
+    config = scheme.config(_key(int(arrays[f"keys_{last.name}"][0])), message)
+    rows = slice(0, min(TIMED_SEQUENCES, n))
+    for tokens in (5, TIMED_TOKENS):  # after a warm-up; as many sequences for all
+        start = time.perf_counter()
+        generate(model, prompts[rows], mask[rows], tokens, config, params["top_k"])
+        out["ms_per_token"] = 1000 * (time.perf_counter() - start) / (tokens * len(prompts[rows]))
     if "bias_logits" in arrays and scheme.bias_contexts:
-        message = "".join(map(str, messages[0]))
-        out["mean_distribution"] = mean_distribution(
-            arrays["bias_logits"], arrays["bias_contexts"][: scheme.bias_contexts], scheme.config(key, message)
-        )
+        contexts = arrays["bias_contexts"][: scheme.bias_contexts]
+        out["mean_distribution"] = mean_distribution(arrays["bias_logits"], contexts, config)
     return out
 
 
-def _named(reading: Reading, name: str) -> dict[str, np.ndarray]:
-    bits, p, _ = reading
-    return ({} if bits is None else {f"bits_{name}": bits}) | {f"p_{name}": p}
+def read(texts: dict[str, np.ndarray], scheme: Scheme, vocab: int) -> dict[str, np.ndarray]:
+    """Bits, p-values and z-scores of a pile of texts, of which only key, bits and layers are known."""
+    count = len(texts["keys"])
+    bits_read = np.full((count, texts["bits"].max()), -1, dtype=np.int8)
+    p_read, z_read = np.ones(count), np.zeros(count)
+    kinds = np.stack([texts["keys"], texts["bits"], texts["layers"]], 1)
+    found: Reading = (None, p_read, None)
+    for kind in np.unique(kinds, axis=0):
+        key, bits, layers = kind.tolist()
+        reader = (scheme.with_layers(layers) if layers else scheme).reader(_key(key), bits, vocab)
+        if reader is None:
+            return {}
+        at = np.flatnonzero((kinds == kind).all(1))
+        found = reader([text[text >= 0] for text in texts["texts"][at]])
+        p_read[at] = found[1]
+        if found[0] is not None:
+            bits_read[at, :bits] = found[0]
+        if found[2] is not None:
+            z_read[at] = found[2]
+    out = {"p_read": p_read}
+    out |= {} if found[0] is None else {"bits_read": bits_read}
+    return out if found[2] is None else out | {"z_read": z_read}
 
 
-def _read_null(arrays: dict[str, np.ndarray], scheme: Scheme, bits: int, vocab: int) -> dict[str, np.ndarray]:
-    """Read the null texts, each with its own key."""
-    ids, keys = arrays["null_ids"][: scheme.null_texts], arrays["null_keys"][: scheme.null_texts]
-    p, z = [], []
-    for key in dict.fromkeys(keys.tolist()):
-        _, p_key, z_key = scheme.reader(f"null {key}", bits, vocab)(list(ids[keys == key]))
-        p.append(p_key)
-        z.append(z_key)
-    null = {"p_null": np.concatenate(p)}
-    return null if z[0] is None else null | {"z_null": np.concatenate(z)}
+def _key(number: int) -> str:
+    return f"key {number}"
 
 
 def mean_distribution(logits: np.ndarray, contexts: np.ndarray, config: Any, batch: int = 1024) -> np.ndarray:

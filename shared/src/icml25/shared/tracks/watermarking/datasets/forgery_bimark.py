@@ -12,34 +12,34 @@ class BiMark:
     h, once, null_mean, null_variance = WINDOW, True, 0.5, 0.25 / LAYERS
 
     def __init__(self, key):
-        from icml25.bimark import partitions
-        from icml25.shared.protocols.watermark_forgery import VOCAB
+        from icml25.shared.protocols.watermark_forgery import VOCAB, bimark_hashes
 
         self.about = {"scheme": "bimark", "key": key, "h": WINDOW, "layers": LAYERS, "message": MESSAGE}
         self._key = key.to_bytes(8, "little")
-        self._members = partitions(self._key, LAYERS, VOCAB)
+        self._hashes = bimark_hashes()
+        self._members = self._hashes.partitions(self._key, LAYERS, VOCAB)
         self._bits = np.array([bit == "1" for bit in MESSAGE])
 
     def directions(self, contexts):
         """What each layer does after a context: message bit XOR pad, (N, layers)."""
-        from icml25.bimark import context_randomness
-
-        position, pad = context_randomness(self._key, contexts, len(MESSAGE), LAYERS)
+        position, pad = self._hashes.context_randomness(self._key, contexts, len(MESSAGE), LAYERS)
         return self._bits[position, None] ^ pad
 
     def weights(self, contexts, candidates, p):
         """All layers in turn on the candidates, each by bit-flip reweighting at base scale 1."""
         p = p / p.sum(axis=1, keepdims=True)
-        heads = self.directions(contexts)
-        for layer, members in enumerate(self._members):
-            in_v1 = members[candidates]
-            p1 = (p * in_v1).sum(axis=1, keepdims=True)
+        signs = np.where(self.directions(contexts), 1, -1).astype(p.dtype)
+        for sign, members in zip(signs.T, self._members.astype(p.dtype), strict=True):
+            in_v1 = members.take(candidates)
+            p1 = np.einsum("nk,nk->n", p, in_v1)
             odds = (1 - p1) / np.maximum(p1, 1e-12)
             d1 = np.clip(odds, 0, 1)
             d0 = np.minimum(d1 / np.maximum(odds, 1e-12), 1)
-            sign = np.where(heads[:, layer, None], 1, -1) * ((p1 > 1e-6) & (odds > 1e-6))  # float32: else determined
-            p = np.maximum(p * np.where(in_v1, 1 + sign * d1, 1 - sign * d0), 0)
-        return p
+            sign = sign * ((p1 > 1e-6) & (odds > 1e-6))  # float32: else determined
+            in_v1 *= (sign * (d1 + d0))[:, None]
+            in_v1 += (1 - sign * d0)[:, None]  # 1 + sign d1 in V1, 1 - sign d0 elsewhere
+            p *= in_v1
+        return np.maximum(p, 0)
 
     def colors(self, text):
         """Share of layers that agree, at the first occurrence of every context."""
@@ -55,17 +55,16 @@ class BiMark:
 def watermark(key):
     """BiMark, or why there is none."""
     try:
-        import icml25.bimark  # noqa: F401
+        return BiMark(key)
     except ImportError as error:
         return f"needs icml25-bimark ({error})"
-    return BiMark(key)
 
 
 class Dataset(BaseDataset):
     """Genuine and forged text under BiMark: the colour is the share of layers whose vote agrees with the message."""
 
     name = "forgery_bimark"
-    parameters = {"length": [500], "genuine": [60], "forged": [40], "learned": [400]}  # noqa: RUF012
+    parameters = {"length": [500], "genuine": [200], "forged": [60], "learned": [400], "held_out": [100]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the draw."""

@@ -12,7 +12,7 @@ class Dataset(BaseDataset):
         "gamma": [0.5],
         "delta": [2.0],
         "length": [1000],
-        "genuine": [200],
+        "genuine": [300],
         "forged": [100],
         "learned": [400],
         "attacker_noise": [0.0],

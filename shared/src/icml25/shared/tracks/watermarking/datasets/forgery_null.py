@@ -7,7 +7,7 @@ class Dataset(BaseDataset):
     """Text that knows nothing of the key it is tested with: people's, or watermarked under another."""
 
     name = "forgery_null"
-    parameters = {"source": ["stdlib"], "h": [1], "length": [400], "tests": [4000]}  # noqa: RUF012
+    parameters = {"source": ["stdlib"], "h": [1], "length": [400], "tests": [16000]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the draw."""

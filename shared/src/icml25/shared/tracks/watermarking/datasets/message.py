@@ -8,10 +8,10 @@ class Dataset(BaseDataset):
 
     name = "message"
     parameters = {  # noqa: RUF012
-        "cells": ["8x50+16x200"],
-        "sequences": [200],
-        "messages": [2],
-        "null": [4000],
+        "cells": ["8x50+32x50+16x200"],
+        "sequences": [100],
+        "messages": [10],
+        "null": [2000],
         "bias": [16384],
         "vocab": [1024],
         "rows": [512],

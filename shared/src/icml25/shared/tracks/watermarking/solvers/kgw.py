@@ -21,7 +21,7 @@ def scheme(bias=2.0, greenlist_ratio=0.25):
 
     class KGW(Scheme):
         multi_bit = False
-        sequences = 100
+        sequences = 50
 
         def config(self, key, message):
             number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest()) | 1

@@ -14,7 +14,7 @@ def write_and_read(arrays, params):
 
     class Plain(Scheme):
         multi_bit = False
-        sequences = 100
+        sequences = 50
         bias_contexts = 0
 
         def config(self, key, message):
