@@ -7,31 +7,42 @@ import numpy as np
 import torch
 from scipy.special import log_softmax
 
-from icml25.quamba2 import QuambaConfig, quantize
-from icml25.quamba2.bench import SCHEMES
+from icml25.quamba2.bench import _of_scheme
 from icml25.quamba2.track.benchmark_utils.models import profiled_mamba2
 
 NAMES = {
     "rtn": "rounding W8A8",
     "quamba": "Quamba W8A8",
     "w8a8": "Quamba2 W8A8",
+    "quamba-channel": "Quamba W8A8, conv by channel",
+    "w8a8-channel": "Quamba2 W8A8, conv by channel",
     "w4a8": "Quamba2 W4A8",
     "w4a16": "Quamba2 W4A16",
 }
-COLOURS = {"rtn": "#999999", "quamba": "#E69F00", "w8a8": "#0072B2", "w4a8": "#009E73", "w4a16": "#CC79A7"}
-MARKERS = dict(zip(NAMES, "sDo^v", strict=True))
+COLOURS = {
+    "rtn": "#999999",
+    "quamba": "#E69F00",
+    "w8a8": "#0072B2",
+    "quamba-channel": "#D55E00",
+    "w8a8-channel": "#56B4E9",
+    "w4a8": "#009E73",
+    "w4a16": "#CC79A7",
+}
+MARKERS = dict(zip(NAMES, "sDoPX^v", strict=True))
 
 
 def measure(seed):
     model = profiled_mamba2(seed)
-    tokens = torch.from_numpy(np.random.default_rng(seed).integers(0, 256, (12, 128)))
+    tokens = np.random.default_rng(seed).integers(0, 256, (16, 128))
+    arrays = {"calibration": tokens[:8], "validation": tokens[8:12]}
+    held_out = torch.from_numpy(tokens[12:])
     with torch.inference_mode():
-        truth = log_softmax(model(tokens[8:], use_cache=False).logits.double().numpy(), -1)
+        truth = log_softmax(model(held_out, use_cache=False).logits.double().numpy(), -1)
     rows = {}
-    for scheme, settings in SCHEMES.items():
-        small = quantize(model, [tokens[:8]], QuambaConfig(**settings))
+    for scheme in NAMES:
+        small = _of_scheme(model, scheme, arrays)
         with torch.inference_mode():
-            other = log_softmax(small(tokens[8:], use_cache=False).logits.double().numpy(), -1)
+            other = log_softmax(small(held_out, use_cache=False).logits.double().numpy(), -1)
         kl = (np.exp(truth) * (truth - other)).sum(-1).mean()
         rows[scheme] = small.footprint()["total"] / (2 * model.num_parameters()), kl
     return rows

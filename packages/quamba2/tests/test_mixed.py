@@ -68,9 +68,41 @@ def test_mask_is_saved(small, calib, tmp_path):
     assert again.footprint_states(2)["total"] == cache.nbytes
 
 
+def test_the_mask_is_part_of_the_fingerprint(small):
+    small.set_a16_blocks([0, 1, 0, 0, 1])
+    one = small.config.fingerprint()
+    small.set_a16_blocks([1, 0, 0, 0, 1])
+    assert small.config.fingerprint() != one
+    assert bytes(small.fingerprint.tolist()) == small.config.fingerprint()
+
+
+def test_crossover_mixes_two_parents():
+    """A mutation is one swap away from a parent; only a child of two parents can be farther from every one."""
+
+    class Model:
+        layers = range(24)
+
+        def set_a16_blocks(self, mask):
+            self.mask = mask
+
+    seen = []
+
+    def score(model):
+        seen.append({i for i, flag in enumerate(model.mask) if flag})
+        return float(sum(model.mask[:12]))
+
+    search_mixed(Model(), score, 12, population=16, generations=1, seed=1)
+    start, children = seen[:16], seen[16:]
+    assert max(min(len(child - parent) for parent in start) for child in children) > 1
+
+
 def test_bad_input(small, calib):
     with pytest.raises(ValueError, match=r"n_a16 must be in 0\.\.5"):
         search_mixed(small, lambda model: 0.0, 6)
+    with pytest.raises((ValueError, TypeError), match="n_a16"):
+        search_mixed(small, lambda model: 0.0, 1.5)
+    with pytest.raises(TypeError, match="Mamba2ForCausalLM"):
+        search_mixed(make_mamba2(), lambda model: 0.0, 1)
     with pytest.raises(ValueError, match="population"):
         search_mixed(small, lambda model: 0.0, 2, population=3)
     with pytest.raises(ValueError, match="finite"):

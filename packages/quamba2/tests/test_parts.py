@@ -145,13 +145,21 @@ def test_embedding_rows(bits):
         layer(torch.tensor([6]))
 
 
-@pytest.mark.parametrize("n", [1, 2, 12, 20, 24, 28, 40, 48, 64, 80, 96, 768, 2560])
+@pytest.mark.parametrize("n", [1, 2, 12, 20, 24, 28, 40, 48, 64, 80, 96, 768])
 def test_hadamard(n):
     H = hadamard_matrix(n, torch.float64)
     torch.testing.assert_close(H @ H.T, torch.eye(n, dtype=torch.float64), atol=1e-10, rtol=0)
     torch.testing.assert_close(H.abs(), torch.full((n, n), n**-0.5, dtype=torch.float64), atol=1e-12, rtol=0)
     x = torch.randn(3, 2, n, dtype=torch.float64)
     torch.testing.assert_close(hadamard_transform(x), x @ H, atol=1e-10, rtol=0)
+
+
+def test_a_large_hadamard_matrix_by_rows():
+    rows = torch.zeros(6, 2560, dtype=torch.float64)
+    rows[range(6), [0, 1, 39, 40, 1279, 2559]] = 1
+    H = hadamard_transform(rows)
+    torch.testing.assert_close(H @ H.T, torch.eye(6, dtype=torch.float64), atol=1e-10, rtol=0)
+    torch.testing.assert_close(H.abs(), torch.full((6, 2560), 2560**-0.5, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
 def test_hadamard_of_other_sizes_warns_and_is_orthogonal():
@@ -322,3 +330,74 @@ def test_percentile_observer():
     torch.testing.assert_close(observer.maximum, expected)
     observer.update(-2 * first)
     torch.testing.assert_close(observer.maximum, expected * 1.01)
+
+
+# each of these was once taken silently
+
+
+def test_values_that_no_integer_stands_for():
+    nan = torch.tensor([[1.0, float("nan")]])
+    for kind in (W8A8Linear, W4A8Linear, W4A16Linear):
+        with pytest.raises(ValueError, match="NaN or infinite"):
+            kind.from_float(nan)
+        with pytest.raises(ValueError, match="bias is NaN or infinite"):
+            kind.from_float(torch.ones(1, 2), nan[0, 1:])
+    with pytest.raises(ValueError, match="NaN"):
+        SymmetricQuantizer(torch.tensor(1.0)).quantize(nan)
+    for bad in (-3.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be finite and >= 0"):
+            SymmetricQuantizer.from_max(torch.tensor(bad))
+    with pytest.raises(ValueError, match="weight is NaN"):
+        gptq_quantize(nan, torch.eye(2))
+
+
+@pytest.mark.parametrize("kind", [W8A8Linear, W4A8Linear])
+def test_integer_layers_take_integers_of_their_width(kind):
+    layer = kind.from_float(torch.randn(3, 4))
+    with pytest.raises(TypeError):
+        layer(torch.rand(2, 4), torch.tensor(1.0))
+    for wrong in (torch.ones(4, 2, dtype=torch.int8), torch.ones(2, 8, dtype=torch.int8)):
+        with pytest.raises(ValueError, match=r"expected \(\.\.\., 4\)"):
+            layer(wrong, torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"expected \(\.\.\., 4\)"):
+        W4A16Linear.from_float(torch.randn(3, 4))(torch.rand(2, 5))
+
+
+def test_settings_of_layers_are_checked():
+    weight = torch.randn(3, 4)
+    with pytest.raises(ValueError, match="granularity must be 'channel' or 'tensor', got 'chanel'"):
+        W8A8Linear.from_float(weight, granularity="chanel")
+    with pytest.raises(ValueError, match=r"bits must be in 2\.\.16, got 20"):
+        W8A8Linear.from_float(weight, bits=20)
+    with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
+        W4A8Linear.from_float(weight, group_size=0)
+    for values in (torch.ones(2, 4, dtype=torch.long), torch.ones(4, dtype=torch.complex64)):
+        with pytest.raises(TypeError):
+            hadamard_transform(values)
+    with pytest.raises(TypeError):
+        pack_int4(torch.tensor([1.5, 2.0]))
+
+
+def test_gptq_feeds_errors_across_groups():
+    """Two groups of one column each: the second is rounded after the first one's error moved it."""
+    H = torch.tensor([[2.0, 1.6], [1.6, 3.0]])
+    weight = torch.tensor([[0.73, 0.9], [7.5, -3.3]])
+    q, scale = gptq_quantize(weight, H, 4, 1, 1e-12)
+    moved = weight[:, 1] + (weight[:, 0] - q[:, 0] * scale[:, 0]) * H[0, 1] / H[1, 1]
+    torch.testing.assert_close(scale[:, 1], moved.abs() * 2 / 15)
+    assert (moved - weight[:, 1]).abs().min() > 1e-3
+
+
+def test_damping_is_a_share_of_the_mean_diagonal():
+    x = torch.randn(60, 12) @ torch.randn(12, 12)
+    weight = torch.randn(5, 12)
+    for factor in (1e-4, 1e4):
+        for one, other in zip(gptq_quantize(weight, x.T @ x), gptq_quantize(weight, factor * x.T @ x), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [W4A8Linear, W4A16Linear])
+def test_weights_are_unpacked_by_small_blocks(kind):
+    layer = kind.from_float(torch.randn(3000, 512))
+    sizes = [weight.numel() for _, weight in layer._blocks()]
+    assert sum(sizes) == 3000 * 512 and max(sizes) * 4 <= 2**20

@@ -84,9 +84,41 @@ def test_stages_and_choices(objective):
     truth = objective.truth["held_out"]
     noise = np.random.default_rng(1).normal(size=truth.shape)
     stages = np.stack([truth + s * noise for s in (1.0, 0.5, 0.6)])
-    row = objective.evaluate_result(1.0, 1.0, stages=stages, choices_validation=stages, choices_held_out=stages[::-1])
+    choices = np.stack([truth + s * noise for s in (0.5, 0.4, 0.6, 1.0)])  # own, first, last, none
+    row = objective.evaluate_result(
+        1.0,
+        1.0,
+        stages=stages,
+        without_gptq=stages[0],
+        choices_validation=choices[[1, 0, 2, 3]],
+        choices_held_out=choices,
+    )
     assert 1.2 < row["step_worst"] < 1.7 and row["step_total"] < 0.6
-    assert row["choice_gap"] > 0 > row["choice_gap_test"] - 0.2
+    assert row["without_gptq"] == row["step_total"]
+    assert row["choice_gap"] < 0 < row["choice_gap_test"]
+    assert 0.1 < row["choice_ratio"] < 0.5
+
+
+def test_schemes_share_a_process_per_problem_and_seed(monkeypatch):
+    from icml25.quamba2 import bench
+
+    calls = []
+
+    def measured(file, function, arrays, params):
+        calls.append(params["schemes"])
+        return {f"{name}/kl": float(len(name)) for name in params["schemes"]} | {"peak_memory_mb": 3.0, "seconds": 9.0}
+
+    monkeypatch.setattr(bench, "measure", measured)
+    bench._DONE.clear()
+    public = {"problem": "drawn", "budget": "quick", "models": {"wide": ["x"]}, "held_out": np.zeros((1, 1))}
+    for seed in (0, 1):
+        for name in bench._asked("drawn", "quick", seed):
+            solver = bench.Solver.get_instance(scheme=name)
+            assert not solver.skip("drawn", "quick", seed)[0]
+            solver.set_objective(seed=seed, **public)
+            solver.run(None)
+            assert solver.get_result() == {"peak_memory_mb": 3.0, "kl": float(len(name))}
+    assert len(calls) == 2 and "modes" in calls[0] and "modes" not in calls[1]
 
 
 def test_tensor_bytes(track):

@@ -74,7 +74,7 @@ class QuambaMixer(ExactModule):
         self._own("conv_weight", (conv_channels, dims.conv_kernel), torch.int8)
         if config.weight_bits > 8:
             self._own("conv_weight", (conv_channels, dims.conv_kernel), integer_dtype(config.weight_bits))
-        self._own("conv_weight_scale", (conv_channels if config.w8_granularity == "channel" else 1,))
+        self._own("conv_weight_scale", (conv_channels if config.conv_granularity == "channel" else 1,))
         self._own("conv_bias", (conv_channels,)) if dims.use_conv_bias else self.register_buffer("conv_bias", None)
         if self.bits is not None:
             self._own("channel_group", (dims.intermediate_size,), torch.int16)

@@ -26,6 +26,7 @@ class QuantizedStateCache:
     """
 
     is_compileable = False
+    is_croppable = False
 
     def __init__(self, n_layers: int) -> None:
         if n_layers < 1:
@@ -41,6 +42,16 @@ class QuantizedStateCache:
     def advance(self, tokens: int) -> None:
         """Count tokens; the model calls it once per forward pass."""
         self._seen += tokens
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """Per layer, that its states do not grow with the tokens seen."""
+        return [True] * len(self.state)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Sequences whose states are held; None before the first token."""
+        return next((len(t) for t in (*self.conv, *self.state) if t is not None), None)
 
     @property
     def nbytes(self) -> int:

@@ -31,8 +31,9 @@ class QuambaConfig:
     per_state_group : one scale of B and C per SSD group; without it one for all.
     state_bits : 8 for cached SSM states in int8, None for float32. 16-bit activations keep float32 states.
     quantize_embedding, quantize_lm_head : quantize them to the weights' bits too.
-    w8_granularity : scales of 8-bit weights and of the convolution per output "channel", or per "tensor" (the official
-        code).
+    w8_granularity : scales of 8-bit weights per output "channel", or per "tensor" (the official code).
+    conv_granularity : scales of the convolution's weights per "tensor" (the paper), or per "channel", which costs as
+        little time and keeps channels of very uneven weights apart.
     percentile : clip x after the convolution at this share of |x|, in (0, 1]; None is the maximum for Mamba2, and for
         Mamba1 0.9995 (0.99999 up to 130 M parameters).
     percdamp : damping of GPTQ's Hessian, a share of its mean diagonal.
@@ -58,28 +59,40 @@ class QuambaConfig:
     quantize_embedding: bool = True
     quantize_lm_head: bool = True
     w8_granularity: str = "channel"
+    conv_granularity: str = "tensor"
     percentile: float | int | None = None
     percdamp: float | int = 0.01
     seed: int = 0
 
     def __post_init__(self) -> None:
+        granularities = ("channel", "tensor")
         choices = {
             "mode": tuple(MODES),
             "stat": ("max", "mean"),
             "channel_cluster": ("dp", "kmeans"),
-            "w8_granularity": ("channel", "tensor"),
+            "w8_granularity": granularities,
+            "conv_granularity": granularities,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("head_groups", "channel_groups", "group_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("head_groups", "channel_groups", "group_size", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be at least {least} and an integer, got {value!r}")
+        flags = ("normalize", "hadamard", "reorder", "per_state_group", "quantize_embedding", "quantize_lm_head")
+        for name in (*flags, "gptq"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == "gptq" and value is None):
+                raise ValueError(f"{name} must be True or False, got {value!r}")
         if self.gptq and self.weight_bits != 4:
             four = ", ".join(mode for mode, (bits, _) in MODES.items() if bits == 4)
             raise ValueError(f"gptq is for 4-bit weights (modes {four}), got mode {self.mode!r}")
-        if self.state_bits not in (None, 8, 16):
-            raise ValueError(f"state_bits must be 8 or None (float32), got {self.state_bits}")
+        if isinstance(self.state_bits, float) or self.state_bits not in (None, 8, self.activation_bits):
+            raise ValueError(f"state_bits must be 8 or None (float32), got {self.state_bits!r}")
+        for name, value in (("percentile", self.percentile), ("percdamp", self.percdamp)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+                raise ValueError(f"{name} must be a number, got {value!r}")
         if self.percentile is not None and not 0 < self.percentile <= 1:
             raise ValueError(f"percentile must be in (0, 1] or None, got {self.percentile}")
         if not 0 < self.percdamp < float("inf"):

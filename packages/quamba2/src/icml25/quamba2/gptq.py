@@ -11,7 +11,10 @@ __all__ = ["gptq_quantize", "round_to_nearest"]
 
 def _group_scale(weight: Tensor, bits: int) -> Tensor:
     """s = 2 max|w| / (2^b - 1) of each row."""
-    return weight.abs().amax(1).clamp(min=FLOOR) * 2 / (2**bits - 1)
+    largest = weight.abs().amax(1)
+    if not bool(torch.isfinite(largest).all()):
+        raise ValueError("the weight is NaN or infinite")
+    return largest.clamp(min=FLOOR) * 2 / (2**bits - 1)
 
 
 def _round(weight: Tensor, scale: Tensor, bits: int) -> Tensor:
@@ -52,8 +55,8 @@ def gptq_quantize(
 
     Raises
     ------
-    ValueError: shapes that do not fit, bits or group_size out of range, a hessian that is not finite, or is not
-        positive definite even when damped.
+    ValueError: shapes that do not fit, bits or group_size out of range, a weight or hessian that is not finite, or a
+        hessian that is not positive definite even when damped.
     """
     rows, columns = W.shape
     if hessian.shape != (columns, columns):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ check_model = architecture_of
 
 def batches_of(calib: Iterable[Any], vocab_size: int) -> list[Tensor]:
     """Calibration sequences as LongTensors (b, l), checked; padded ones are cut to what their mask keeps."""
-    if isinstance(calib, (str, bytes)) or not isinstance(calib, Iterable):
+    if isinstance(calib, (str, bytes, Mapping)) or not isinstance(calib, Iterable):
         raise TypeError(f"calibration data must be an iterable of LongTensors, got {type(calib).__name__}")
     batches = []
     for i, item in enumerate(calib):
@@ -47,7 +48,10 @@ def batches_of(calib: Iterable[Any], vocab_size: int) -> list[Tensor]:
             if "input_ids" not in item:
                 raise ValueError(f"calibration item {i} has no input_ids, only {', '.join(map(str, item))}")
             item, mask = item["input_ids"], item.get("attention_mask")
-        ids = torch.as_tensor(item)
+        try:
+            ids = torch.as_tensor(item)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"calibration item {i} must be a LongTensor or a dict, got {type(item).__name__}") from None
         if ids.numel() == 0 or ids.ndim not in (1, 2):
             raise ValueError(
                 f"calibration item {i} has shape {tuple(ids.shape)}; expected (l,) or (b, l) with at least one token"
@@ -57,6 +61,11 @@ def batches_of(calib: Iterable[Any], vocab_size: int) -> list[Tensor]:
         ids = ids.long().reshape(-1, ids.shape[-1])
         for bad in ids[(ids < 0) | (ids >= vocab_size)].tolist():
             raise ValueError(f"calibration item {i} holds token id {bad}, outside 0..{vocab_size - 1}")
+        if mask is not None and torch.as_tensor(mask).numel() != ids.numel():
+            raise ValueError(
+                f"calibration item {i} has attention_mask of shape {tuple(torch.as_tensor(mask).shape)} for input_ids of "
+                f"shape {tuple(ids.shape)}"
+            )
         if mask is None or bool(torch.as_tensor(mask).all()):
             batches.append(ids)
         else:
@@ -89,25 +98,29 @@ def fast_scan(model: Any, observe: Observe | None = None) -> Iterator[Any]:
     """
     run = {"mamba1": _mamba1, "mamba2": _mamba2}[architecture_of(model)]
     mixers = [block.mixer for block in model.backbone.layers]
+    before = [vars(mixer).get("forward") for mixer in mixers]
 
-    def patched(layer: int, mixer: Any) -> Callable[..., Tensor]:
-        original = mixer.forward
-
-        def forward(hidden_states: Tensor, cache: Any = None, attention_mask: Any = None, **kwargs: Any) -> Tensor:
+    def patched(layer: int, mixer: Any, previous: Any) -> MethodType:
+        def forward(
+            self: Any, hidden_states: Tensor, cache: Any = None, attention_mask: Any = None, **kwargs: Any
+        ) -> Any:
             if cache is not None:
+                original = previous or partial(type(self).forward, self)
                 return original(hidden_states, cache=cache, attention_mask=attention_mask, **kwargs)
             see = partial(observe, layer) if observe else None
-            return run(mixer, hidden_states, attention_mask, see)
+            return run(self, hidden_states, attention_mask, see)
 
-        return forward
+        return MethodType(forward, mixer)  # a method, so that a deep copy runs the copy's weights
 
-    for layer, mixer in enumerate(mixers):
-        mixer.forward = patched(layer, mixer)
+    for layer, (mixer, previous) in enumerate(zip(mixers, before, strict=True)):
+        mixer.forward = patched(layer, mixer, previous)
     try:
         yield model
     finally:
-        for mixer in mixers:
+        for mixer, previous in zip(mixers, before, strict=True):
             del mixer.forward
+            if previous is not None:
+                mixer.forward = previous
 
 
 See = Callable[[str, Tensor], None] | None

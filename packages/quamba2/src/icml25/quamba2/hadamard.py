@@ -85,8 +85,10 @@ def hadamard_transform(x: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"
 
     Raises
     ------
-    ValueError: n is 0.
+    TypeError: x holds no real floats. ValueError: n is 0.
     """
+    if not x.is_floating_point():
+        raise TypeError(f"x must be of a real float dtype, got {x.dtype}")
     n = x.shape[-1]
     if n == 0:
         raise ValueError("x has no channels; expected at least one")

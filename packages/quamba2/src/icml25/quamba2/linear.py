@@ -21,7 +21,7 @@ __all__ = [
     "unpack_int4",
 ]
 
-_BLOCK = 2**20  # weights unpacked at a time
+_BLOCK = 2**18  # weights unpacked at a time: a MiB of float32
 
 
 def pack_int4(q: Int[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows half"]:
@@ -37,8 +37,10 @@ def pack_int4(q: Int[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows half"]:
 
     Raises
     ------
-    ValueError: a value out of range.
+    TypeError: q holds no integers. ValueError: a value out of range.
     """
+    if q.is_floating_point() or q.is_complex():
+        raise TypeError(f"q must hold integers, got dtype {q.dtype}")
     if q.numel() and (q.min() < -8 or q.max() > 7):
         raise ValueError(f"q must be in -8..7, got {int(q.min())}..{int(q.max())}")
     q = F.pad(q, (0, q.shape[-1] % 2)).to(torch.int16) & 15
@@ -82,7 +84,9 @@ def _has_int_mm(device: str) -> bool:
 
 
 def integer_matmul(x: Int[Tensor, "m k"], weight: Int[Tensor, "n k"]) -> Int[Tensor, "m n"]:
-    """x W^T in exact integer arithmetic: int32 for int8, int64 for wider ones."""
+    """x W^T in exact integer arithmetic: int32 for int8, int64 for wider ones; TypeError for others."""
+    if x.is_floating_point() or x.is_complex():
+        raise TypeError(f"x must hold integers (quantize it first), got dtype {x.dtype}")
     if x.dtype != torch.int8 or weight.dtype != torch.int8:
         return x.long() @ weight.long().t()
     (m, k), n = x.shape, weight.shape[0]
@@ -94,6 +98,19 @@ def integer_matmul(x: Int[Tensor, "m k"], weight: Int[Tensor, "n k"]) -> Int[Ten
     return torch._int_mm(x, weight.t())[:m, :n]
 
 
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def _rows(x: Tensor, in_features: int) -> Tensor:
+    """x as a matrix; ValueError when its last axis is not the layer's."""
+    if x.ndim == 0 or x.shape[-1] != in_features:
+        raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {in_features})")
+    return x.reshape(-1, in_features)
+
+
 class W8A8Linear(ExactModule):
     """y = (x_q W_q^T) s_x s_w + b with int8 (or wider) integers.
 
@@ -102,7 +119,11 @@ class W8A8Linear(ExactModule):
     in_features, out_features : sizes.
     bias : whether there is one (False).
     granularity : one weight scale per output "channel" or per "tensor".
-    bits : of the weights, up to 16 (8).
+    bits : of the weights, 2 to 16 (8).
+
+    Raises
+    ------
+    ValueError: sizes, granularity or bits out of range.
     """
 
     weight: Tensor
@@ -113,6 +134,11 @@ class W8A8Linear(ExactModule):
         self, in_features: int, out_features: int, bias: bool = False, granularity: str = "channel", bits: int = 8
     ) -> None:
         super().__init__()
+        _check_sizes(in_features=in_features, out_features=out_features)
+        if granularity not in ("channel", "tensor"):
+            raise ValueError(f"granularity must be 'channel' or 'tensor', got {granularity!r}")
+        if not 2 <= bits <= 16:
+            raise ValueError(f"bits must be in 2..16, got {bits}")
         self.in_features, self.out_features, self.bits = in_features, out_features, bits
         self._own("weight", (out_features, in_features), integer_dtype(bits))
         self._own("weight_scale", (out_features if granularity == "channel" else 1,))
@@ -141,7 +167,7 @@ class W8A8Linear(ExactModule):
 
     def forward(self, x: Int[Tensor, "*batch in"], x_scale: Float[Tensor, ""]) -> Float[Tensor, "*batch out"]:
         """float32 outputs of integer inputs x with scale x_scale."""
-        y = integer_matmul(x.reshape(-1, self.in_features), self.weight).float() * (self.weight_scale * x_scale)
+        y = integer_matmul(_rows(x, self.in_features), self.weight).float() * (self.weight_scale * x_scale)
         if self.bias is not None:
             y += self.bias
         return y.view(*x.shape[:-1], self.out_features)
@@ -157,6 +183,10 @@ class _Int4Linear(ExactModule):
     in_features, out_features : sizes.
     bias : whether there is one (False).
     group_size : columns per scale (128), at most in_features; the last group may be smaller.
+
+    Raises
+    ------
+    ValueError: sizes or group_size less than 1.
     """
 
     weight: Tensor
@@ -165,6 +195,7 @@ class _Int4Linear(ExactModule):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False, group_size: int = 128) -> None:
         super().__init__()
+        _check_sizes(in_features=in_features, out_features=out_features, group_size=group_size)
         self.in_features, self.out_features = in_features, out_features
         self.group_size = min(group_size, in_features)
         self._own("weight", (out_features, -(-in_features // 2)), torch.uint8)
@@ -204,7 +235,7 @@ class _Int4Linear(ExactModule):
 
     def integer(self, x: Int[Tensor, "*batch in"], x_scale: Float[Tensor, ""]) -> Float[Tensor, "*batch out"]:
         """float32 outputs of integer inputs: int32 sums within each group, scaled and added in float32."""
-        parts = [part.contiguous() for part in x.reshape(-1, self.in_features).split(self.group_size, dim=1)]
+        parts = [part.contiguous() for part in _rows(x, self.in_features).split(self.group_size, dim=1)]
         y = x_scale.new_empty(len(parts[0]), self.out_features)
         for rows, weight in self._blocks():
             products = (
@@ -222,6 +253,7 @@ class _Int4Linear(ExactModule):
 
     def floating(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """Outputs of float inputs in their dtype; the weight becomes float a small block at a time."""
+        _rows(x, self.in_features)
         y = x.new_empty(*x.shape[:-1], self.out_features)
         for rows, weight in self._blocks():
             scale = self.weight_scale[rows].repeat_interleave(self.group_size, 1)[:, : self.in_features]

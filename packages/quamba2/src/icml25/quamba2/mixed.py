@@ -43,10 +43,12 @@ def search_mixed(
 
     Raises
     ------
-    ValueError: n_a16, population or generations out of range, a score that is not finite, or a model of another mode.
+    TypeError: no quantized model. ValueError: n_a16, population or generations out of range, a score that is not finite, or a model of another mode.
     """
+    if not hasattr(model, "set_a16_blocks"):
+        raise TypeError(f"model must be a QuambaForCausalLM, got {type(model).__name__}")
     blocks = len(model.layers)
-    if not 0 <= n_a16 <= blocks:
+    if isinstance(n_a16, float) or not 0 <= n_a16 <= blocks:
         raise ValueError(f"n_a16 must be in 0..{blocks} (blocks of the model), got {n_a16}")
     if population < 4 or generations < 0:
         raise ValueError(

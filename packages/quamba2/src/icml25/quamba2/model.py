@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.models.mamba2.modeling_mamba2 import Mamba2CausalLMOutput
 
 from .blocks import QuambaBlock, make_projection, rms_norm
@@ -160,17 +160,21 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises
         ------
-        ValueError: configuration and weights were not saved together.
+        ValueError: configuration and weights were not saved together; tensors are missing, unknown or of other shapes.
         """
-        loaded = super().from_pretrained(*args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        wanted = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(*args, **kwargs, output_loading_info=True)
+        wrong = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+        if any(wrong.values()):
+            found = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in wrong.items() if keys)
+            raise ValueError(f"the checkpoint does not hold the tensors of this model ({found})")
         stored = bytes(model.fingerprint.tolist())
         if stored != model.config.fingerprint():
             raise ValueError(
                 f"the weights belong to the configuration with config_hash {stored.hex()}, but config.json has "
                 f"{model.config.config_hash}"
             )
-        return loaded
+        return (model, info) if wanted else model
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -210,7 +214,7 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "b l"] | None = None,
+        input_ids: Any = None,
         inputs_embeds: Any = None,
         cache: Any = None,
         labels: Int[Tensor, "b l"] | None = None,
@@ -242,20 +246,28 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises
         ------
-        ValueError: neither or both of input_ids and inputs_embeds, no token, a cache of another kind.
+        TypeError: ids that are no integers. ValueError: neither or both of input_ids and inputs_embeds, or both of cache
+            and cache_params; no token, an id out of the vocabulary, shapes that do not fit; embeddings that are NaN or
+            infinite; a cache of another kind, depth or batch.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
+        if cache is not None and cache_params is not None and cache is not cache_params:
+            raise ValueError("cache and cache_params are two names of one argument, but two caches came")
         cache = cache if cache is not None else cache_params
-        if cache is not None and not isinstance(cache, QuantizedStateCache):
-            raise ValueError(f"cache must be a QuantizedStateCache, got {type(cache).__name__}")
         use_cache = not self.training if use_cache is None else use_cache
         if cache is None and use_cache:
             cache = QuantizedStateCache(len(self.layers))
-        hidden = self.embed(input_ids) if input_ids is not None else inputs_embeds.to(self.dtype)
-        length = hidden.shape[1]
-        if length == 0:
-            raise ValueError("input_ids has length 0; expected at least one token")
+        hidden = self._checked_embedding(input_ids, inputs_embeds)
+        batch, length, _ = hidden.shape
+        if cache is not None:
+            _check_cache(cache, len(self.layers), batch)
+        if attention_mask is not None and (
+            attention_mask.ndim != 2 or len(attention_mask) != batch or attention_mask.shape[1] < length
+        ):
+            raise ValueError(
+                f"attention_mask must be ({batch}, {length}) or longer, got shape {tuple(attention_mask.shape)}"
+            )
         mask = None
         if attention_mask is not None and length > 1 and not bool((attention_mask == 1).all()):
             mask = attention_mask[:, -length:, None].to(hidden)
@@ -280,8 +292,29 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
         return output.to_tuple() if return_dict is False else output
 
     def embed(self, ids: Int[Tensor, "b l"]) -> Float[Tensor, "b l d"]:
-        """Rows of the embedding, in the dtype of activations."""
-        return self.embeddings(ids).to(self.dtype)
+        """Rows of the embedding: float32 when activations are integers, else in the dtype of activations."""
+        return self._stream(self.embeddings(ids))
+
+    def _stream(self, hidden: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+        return hidden.to(self.dtype) if self.config.quamba.activation_bits is None else hidden.float()
+
+    def _checked_embedding(self, ids: Any, given: Any) -> Float[Tensor, "b l d"]:
+        if ids is None:
+            if given.ndim != 3 or given.shape[2] != self.config.hidden_size or given.numel() == 0:
+                raise ValueError(f"inputs_embeds must be (b, l, {self.config.hidden_size}), got {tuple(given.shape)}")
+            if not bool(torch.isfinite(given).all()):
+                raise ValueError("inputs_embeds is NaN or infinite")
+            return self._stream(given)
+        if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8):
+            raise TypeError(f"input_ids must hold integers, got dtype {ids.dtype}")
+        if ids.ndim != 2 or ids.numel() == 0:
+            reason = "has length 0" if ids.ndim == 2 and len(ids) else f"has shape {tuple(ids.shape)}"
+            raise ValueError(f"input_ids {reason}; expected (b, l) with at least one token")
+        low, high = (int(v) for v in ids.aminmax())
+        if low < 0 or high >= self.config.vocab_size:
+            bad = low if low < 0 else high
+            raise ValueError(f"input_ids holds token id {bad}, outside 0..{self.config.vocab_size - 1}")
+        return self.embed(ids.long())
 
     def final(self, hidden: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
         """The last norm."""
@@ -327,6 +360,16 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
         return parts | {"total": sum(parts.values())}
 
 
+def _check_cache(cache: Any, depth: int, batch: int) -> None:
+    if not isinstance(cache, QuantizedStateCache):
+        raise ValueError(f"cache must be a QuantizedStateCache, got {type(cache).__name__}")
+    if len(cache.state) != depth:
+        raise ValueError(f"cache is of a model with {len(cache.state)} layers, this one has {depth}")
+    rows = cache.batch_size
+    if rows not in (None, batch):
+        raise ValueError(f"cache holds the states of {rows} sequences, but {batch} came")
+
+
 class _FinalNorm(ExactModule):
     """Weight of the last norm, and the scale of its output when the head takes integers."""
 
@@ -370,7 +413,7 @@ def _dims_of(model: Any, architecture: str) -> dict[str, Any]:
 def quantize(
     model: Any,
     calib: Iterable[Any],
-    config: QuambaConfig | None = None,
+    config: Any = None,
     *,
     inplace: bool = False,
     progress: bool = False,
@@ -395,12 +438,18 @@ def quantize(
 
     Raises
     ------
-    TypeError: another class of model, or one that is quantized already.
-    ValueError: calibration data that is empty or out of the vocabulary; activations that are NaN or infinite.
+    TypeError: another class of model, or one that is quantized already; a config that is no QuambaConfig.
+    ValueError: calibration data that is empty or out of the vocabulary; weights or activations that are NaN or infinite.
     """
     config = QuambaConfig() if config is None else config
+    if not isinstance(config, QuambaConfig):
+        raise TypeError(f"config must be a QuambaConfig, got {type(config).__name__}")
     architecture = architecture_of(model)
     batches = batches_of(calib, model.config.vocab_size)
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            name = name.replace("backbone.layers.", "layer ")
+            raise ValueError(f"the model's weight {name} is NaN or infinite")
     generation = copy.deepcopy(model.generation_config)
     if not inplace:
         model = copy.deepcopy(model)
@@ -548,3 +597,8 @@ def _load(
         return
     hessian = collected.hessian * (2 / collected.rows)
     layer.load_quantized_(*gptq_quantize(linear.weight, hessian, 4, layer.group_size, config.percdamp), bias)
+
+
+# transformers' own loaders know the class once this module is imported
+AutoConfig.register(QuambaModelConfig.model_type, QuambaModelConfig, exist_ok=True)
+AutoModelForCausalLM.register(QuambaModelConfig, QuambaForCausalLM, exist_ok=True)

@@ -13,7 +13,9 @@ FLOOR = 1e-5  # of a maximum: dead groups get a tiny finite scale
 
 
 def scale_of(maximum: Float[Tensor, "..."], bits: int) -> Float[Tensor, "..."]:
-    """s = max|v| / (2^(b-1) - 1), the maximum at least 1e-5."""
+    """s = max|v| / (2^(b-1) - 1), the maximum at least 1e-5; ValueError for one that is NaN, infinite or negative."""
+    if not bool((torch.isfinite(maximum) & (maximum >= 0)).all()):
+        raise ValueError("the maximum of |values| must be finite and >= 0: are there NaN or infinite values?")
     return maximum.float().clamp(min=FLOOR) / (2 ** (bits - 1) - 1)
 
 
@@ -50,11 +52,18 @@ class SymmetricQuantizer:
 
     @classmethod
     def from_max(cls, maximum: Float[Tensor, "..."], bits: int = 8) -> "SymmetricQuantizer":
-        """The quantizer of values up to ``maximum`` = max|v|: s = max / (2^(b-1) - 1), the maximum at least 1e-5."""
+        """The quantizer of values up to ``maximum`` = max|v|: s = max / (2^(b-1) - 1), the maximum at least 1e-5.
+
+        Raises
+        ------
+        ValueError: bits out of range, a maximum that is negative, NaN or infinite.
+        """
         return cls(scale_of(maximum, bits), bits)
 
     def quantize(self, v: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """Integers (int8 up to 8 bits, else int16), rounded half to even."""
+        """Integers (int8 up to 8 bits, else int16), rounded half to even; ValueError for NaN."""
+        if bool(torch.isnan(v).any()):
+            raise ValueError("v holds NaN, which no integer stands for")
         return quantize_to(v, self.scale, self.bits)
 
     def dequantize(self, q: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -79,8 +88,10 @@ class ExactModule(nn.Module):
         self.register_buffer(name, torch.zeros(shape, dtype=dtype))
 
     def _fill(self, **values: Shaped[Tensor, "..."]) -> None:
-        """Fill buffers; shapes must agree exactly."""
+        """Fill buffers with finite values; shapes must agree exactly."""
         for name, value in values.items():
             buffer = self._buffers[name]
             assert buffer is not None and buffer.shape == value.shape, (name, value.shape)
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise ValueError(f"{name} is NaN or infinite")
             self._buffers[name] = value.detach().to(buffer.dtype).clone()

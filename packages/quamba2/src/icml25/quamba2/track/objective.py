@@ -47,7 +47,7 @@ class Objective(BaseObjective):
         self.models, self.arrays, self.truth = models.prepare({"problem": problem, **settings}, self.seed, measure)
 
     def get_objective(self):
-        """Hand out folders of models and tokens; held-out tokens are inputs only."""
+        """Hand out folders of models by kind, and tokens; held-out tokens are inputs only."""
         public = {"problem": self.problem, "budget": self.budget, "seed": self.seed, "models": self.models}
         return {**public, **self.arrays}
 
@@ -80,16 +80,21 @@ class Objective(BaseObjective):
             steps = [divergence(self.truth["held_out"], logits) for logits in result["stages"]]
             out["step_worst"] = max(b / a for a, b in pairwise(steps))
             out["step_total"] = steps[-1] / steps[0]
+            for name in [name for name in result if name.startswith("without_")]:
+                out[name] = steps[-1] / divergence(self.truth["held_out"], result[name])
         for split, column in (("validation", "choice_gap"), ("held_out", "choice_gap_test")):
             if f"choices_{split}" in result:
-                own, *others = (divergence(self.truth[split][:1], logits) for logits in result[f"choices_{split}"])
+                choices = result[f"choices_{split}"]
+                own, *others, none = (divergence(self.truth[split][:1], logits) for logits in choices)
                 out[column] = own - min(others)
+                if split == "held_out":
+                    out["choice_ratio"] = own / none
         if "generated" in result:
             first, again, new = result["before"], result["after"], result["generated"]
             same = [np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(first, again, strict=True)]
             fit = [((row >= 0) & (row < first.shape[-1])).all() for row in new]
             out["modes_passed"] = float(sum(a and b for a, b in zip(same, fit, strict=True)))
-        for name in ("prefill_us", "decode_us", "scan_ratio", "scan_growth"):
+        for name in ("prefill_us", "decode_us", "scan_ratio", "scan_ratio_narrow", "scan_growth"):
             if name in result:
                 out[name] = float(result[name])
         return out

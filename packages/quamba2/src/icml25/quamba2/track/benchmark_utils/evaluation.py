@@ -10,10 +10,12 @@ PROMPT, STEPS, REPEATS = 128, 48, 5
 
 
 def float_model(folder):
-    """A model of a folder."""
+    """A model of a folder; from here on one thread computes, so that times do not depend on the number of cores."""
+    import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    torch.set_num_threads(1)
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()

@@ -1,5 +1,6 @@
 """Float models of the track: made once per seed in a measured process, kept as folders of transformers."""
 
+import functools
 import hashlib
 import json
 import os
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-ROWS, LENGTH, CALIBRATION = 8, 256, 32
-HELD_OUT = 0.1
+ROWS, LENGTH, CALIBRATION = 8, 192, 16
+HELD_OUT, VOCABULARY = 0.1, 256
 
 
+@functools.cache
 def tokens_of(text):
     """Bytes of the text's documents as uint8."""
     from icml25.shared import datasets
@@ -35,14 +37,12 @@ def draw_arrays(settings, seed):
         train = tokens[:cut]
         inside = {"calibration": windows(train, CALIBRATION, rng), "validation": windows(train, ROWS, rng)}
         return {"train": train, **inside, "held_out": windows(tokens[cut:], ROWS, rng)}
-    vocabulary = {"profiled": 256, "configurations": 97, "scale": 4096}[settings["problem"]]
-    rows = {"calibration": CALIBRATION // 2, "validation": ROWS // 2, "held_out": ROWS // 2}
-    length = 64 if settings["problem"] == "configurations" else 128
-    return {name: rng.integers(0, vocabulary, (count, length)) for name, count in rows.items()}
+    rows = {"calibration": CALIBRATION, "validation": ROWS, "held_out": ROWS}
+    return {name: rng.integers(0, VOCABULARY, (count, 128)) for name, count in rows.items()}
 
 
 def prepare(settings, seed, measure):
-    """Folders of the float models, arrays of tokens and the float models' outputs, from the cache or made now.
+    """Folders of the float models by kind, arrays of tokens and the float models' outputs, from the cache or made now.
 
     ``measure`` runs ``make`` of this file in a process of its own.
     """
@@ -67,7 +67,7 @@ def prepare(settings, seed, measure):
     with np.load(folder / "arrays.npz") as stored:
         arrays = {name: stored[name] for name in stored}
     truth = {name.removeprefix("float_"): arrays.pop(name) for name in list(arrays) if name.startswith("float_")}
-    models = sorted(str(path) for path in folder.iterdir() if path.is_dir())
+    models = {path.name: sorted(map(str, path.iterdir())) for path in sorted(folder.iterdir()) if path.is_dir()}
     return models, arrays, truth
 
 
@@ -75,24 +75,24 @@ def make(arrays, params):
     """Make the models of a problem, save them, and return what the float models give out."""
     import torch
 
+    torch.set_num_threads(1)  # small matrices: more threads only wait for each other on a busy machine
     torch.manual_seed(params["seed"])
-    problem, models = params["problem"], []
-    if problem == "bytes":
-        models = [trained(params["arch"], arrays["train"], params["steps"], params["seed"])]
-    elif problem == "profiled":
-        models = [profiled_mamba2(1000 * params["seed"] + i) for i in range(params["draws"])]
-    elif problem == "configurations":
-        models = [random_model(arch, vocab_size=97, width=48, blocks=2) for arch in ("mamba1", "mamba2")]
+    if params["problem"] == "bytes":
+        compared = [trained(params["arch"], arrays["train"], params["steps"], params["seed"])]
+        models = {"trained": compared}
     else:
-        models = [random_model("mamba2", vocab_size=4096, width=512, blocks=8, head_dim=64, state_size=64)]
-    for i, model in enumerate(models):
-        model.save_pretrained(Path(params["folder"]) / f"model{i}")
-    out = {"parameters": models[0].num_parameters()}
-    if problem in ("bytes", "profiled"):
-        for name in ("held_out", "validation"):
-            ids = torch.from_numpy(arrays[name])
-            with torch.no_grad():
-                out[name] = np.stack([model(ids, use_cache=False).logits.numpy() for model in models])
+        compared = [profiled_mamba2(1000 * params["seed"] + i) for i in range(params["draws"])]
+        small = [random_model(arch, VOCABULARY, width=48, blocks=2) for arch in ("mamba1", "mamba2")]
+        wide = random_model("mamba2", 4096, width=512, blocks=8, head_dim=64, state_size=64)
+        models = {"profiled": compared, "small": small, "wide": [wide]}
+    for kind, members in models.items():
+        for i, model in enumerate(members):
+            model.save_pretrained(Path(params["folder"]) / kind / str(i))
+    out = {"parameters": list(models.values())[-1][0].num_parameters()}  # of the model whose bytes are counted
+    for name in ("held_out", "validation"):
+        ids = torch.from_numpy(arrays[name])
+        with torch.no_grad():
+            out[name] = np.stack([model(ids, use_cache=False).logits.numpy() for model in compared])
     return out
 
 
@@ -138,25 +138,27 @@ def trained(arch, tokens, steps, seed, batch=8, rate=5e-3):
 
 
 def profiled_mamba2(seed, blocks=8):
-    """A random Mamba2 whose x channels have lognormal(1.2) gains, heads lognormal(0.8), state groups 1, .01, 5, .2.
+    """A random Mamba2 whose x channels have lognormal gains (1.2; heads 0.8) and whose state groups differ (1, .01, 5, .2).
 
-    All by the convolution's weights and bias. C has the inverse of B's scales, so that every group matters.
+    All by the convolution's weights and bias. C has the inverse of B's scales, so that every group matters. The
+    exponents of a block are multiplied by a uniform factor in 0..2, so that blocks differ in how hard they are.
     """
     import torch
 
     torch.manual_seed(seed)
-    model = random_model("mamba2", 256, 64, blocks, head_dim=8, state_size=16, n_groups=4)
+    model = random_model("mamba2", VOCABULARY, 64, blocks, head_dim=8, state_size=16, n_groups=4)
     generator = torch.Generator().manual_seed(seed)
+    spreads = 2 * torch.rand(blocks, generator=generator)
     with torch.no_grad():
-        model.lm_head.weight = torch.nn.Parameter(torch.randn(256, 64, generator=generator) / 8)
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 64, generator=generator) / 8)
         model.config.tie_word_embeddings = False
-        model.backbone.embeddings.weight.copy_(torch.randn(256, 64, generator=generator))
-        for block in model.backbone.layers:
+        model.backbone.embeddings.weight.copy_(torch.randn(VOCABULARY, 64, generator=generator))
+        for block, spread in zip(model.backbone.layers, spreads, strict=True):
             mixer = block.mixer
             heads, width, states = mixer.num_heads, mixer.head_dim, mixer.n_groups * mixer.ssm_state_size
-            gains = torch.randn(heads, width, generator=generator).mul(1.2).exp()
-            gains = gains * torch.randn(heads, 1, generator=generator).mul(0.8).exp()
-            groups = torch.tensor([1.0, 0.01, 5.0, 0.2]).repeat_interleave(mixer.ssm_state_size)
+            gains = torch.randn(heads, width, generator=generator) * 1.2
+            gains = (gains + torch.randn(heads, 1, generator=generator) * 0.8).mul(spread).exp()
+            groups = torch.tensor([1.0, 0.01, 5.0, 0.2]).pow(spread).repeat_interleave(mixer.ssm_state_size)
             scale = torch.cat([gains.flatten(), groups, 1 / groups])
             mixer.conv1d.weight.mul_(scale[:, None, None])
             mixer.conv1d.bias.copy_(0.1 * torch.randn(heads * width + 2 * states, generator=generator) * scale)

@@ -11,7 +11,7 @@ class BaselineSolver(BaseSolver):
 
     def skip(self, problem, **_):
         """Only trained models have text to predict."""
-        return problem != "bytes", f"{problem} is about quantized models"
+        return problem != "bytes", f"{problem} has no text to predict"
 
     def set_objective(self, models, held_out, **_):
         """Note the problem."""

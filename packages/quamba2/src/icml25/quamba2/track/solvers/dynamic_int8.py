@@ -16,7 +16,7 @@ def evaluated(arrays, params):
     from benchmark_utils.evaluation import evaluate, float_model, tensor_bytes
     from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
 
-    model = float_model(params["models"][0])
+    model = float_model(params["models"]["trained"][0])
     with torch.inference_mode():
         float_states = tensor_bytes(model(torch.from_numpy(arrays["held_out"][:, :128]), use_cache=True).cache)
     with warnings.catch_warnings():

@@ -12,7 +12,7 @@ def evaluated(arrays, params):
     """Outputs of the model as it is."""
     from benchmark_utils.evaluation import evaluate, float_model
 
-    out = evaluate(float_model(params["models"][0]), arrays["held_out"])
+    out = evaluate(float_model(params["models"]["trained"][0]), arrays["held_out"])
     return out | {"float_state_bytes": out["state_bytes"]}
 
 
