@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import GenerationConfig
 
-from icml25.bimark import BiMarkConfig, BiMarkDetector
+from icml25.bimark import BiMarkConfig, BiMarkDetector, BiMarkLogitsProcessor
 
 SECRET = "s3cret"
 
@@ -122,3 +122,51 @@ def test_a_field_changed_later_is_validated():
     config.update(n_layers=0)
     with pytest.raises(ValueError, match="n_layers"):
         GenerationConfig(do_sample=True, watermarking_config=config)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"message": "2222"}, {"base_scale": 3}, {"n_layers": 1000}, {"window": 0}, {"key": "xyz"}, {"pad_token_id": -5}],
+    ids=str,
+)
+def test_both_constructors_validate(change):
+    config = BiMarkConfig(SECRET, "1011")
+    config.update(**change)
+    for build in (BiMarkDetector, BiMarkLogitsProcessor):
+        with pytest.raises(ValueError, match=next(iter(change))):
+            build(config, 300)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"message": 1, "message_bits": "3"}, TypeError),
+        ({"message": 1, "message_bits": 3.0}, TypeError),
+        ({"message": 1, "message_bits": True}, TypeError),
+        ({"message": {"0": "1"}}, TypeError),
+        ({"pad_token_id": "x"}, TypeError),
+        ({"pad_token_id": [1, 2]}, TypeError),
+        ({"key": "\ud800"}, ValueError),
+    ],
+    ids=str,
+)
+def test_worse_values(change, error):
+    with pytest.raises(error, match="|".join(change)):
+        BiMarkConfig(**{"key": SECRET} | change)
+
+
+def test_numpy_numbers_become_plain(tmp_path):
+    numbers = {
+        "n_layers": np.int64(3),
+        "base_scale": np.float32(0.5),
+        "message_bits": np.int32(4),
+        "window": np.int8(2),
+    }
+    config = BiMarkConfig(np.int64(7), 5, **numbers)
+    assert config == BiMarkConfig(7, "0101", 3, 0.5) and BiMarkConfig(bytearray(b"a")) == BiMarkConfig("a")
+    path = tmp_path / "open.json"
+    path.write_text("{}")
+    path.chmod(0o644)
+    config.to_json_file(path, include_key=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert BiMarkConfig.from_json_file(path) == config

@@ -1,6 +1,9 @@
 """Votes, message and p-value against brute force; bad input; batches and streams."""
 
+import copy
+import dataclasses
 import itertools
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -79,7 +82,7 @@ def test_many_votes():
     assert message_p_value(votes) == pytest.approx(2 * stats.norm.sf(z), rel=0.02)
 
 
-@pytest.mark.parametrize("votes", [[[1, -1]], [[1, 2, 3]], [1, 2]])
+@pytest.mark.parametrize("votes", [[[1, -1]], [[1, 2, 3]], [1, 2], [[1.0, 2.0]], [[10**9, 10**9]]])
 def test_bad_votes(votes):
     with pytest.raises(Exception, match="votes"):
         message_p_value(np.array(votes))
@@ -168,7 +171,7 @@ def test_bad_expected_message(message):
     ("arguments", "match"),
     [
         ({"vocab_size": 1}, "vocab_size must be at least 2"),
-        ({"vocab_size": 10, "message_bits": 0}, "message_bits must be at least 1"),
+        ({"vocab_size": 10, "message_bits": 0}, "message_bits must be in 1..1024, got 0"),
         ({"vocab_size": 10, "alpha": 0}, "alpha must be in"),
         ({"vocab_size": 10, "alpha": 1.5}, "alpha must be in"),
     ],
@@ -177,6 +180,72 @@ def test_bad_expected_message(message):
 def test_bad_detector(arguments, match):
     with pytest.raises(ValueError, match=match):
         BiMarkDetector(CONFIG, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"vocab_size": "300"}, "vocab_size must be an integer"),
+        ({"vocab_size": 300.0}, "vocab_size must be an integer"),
+        ({"vocab_size": None}, "vocab_size must be an integer"),
+        ({"vocab_size": 300, "message_bits": 2.5}, "message_bits must be an integer"),
+        ({"vocab_size": 300, "message_bits": True}, "message_bits must be an integer"),
+        ({"vocab_size": 300, "alpha": "x"}, "alpha must be a number"),
+    ],
+    ids=repr,
+)
+def test_detector_of_wrong_types(arguments, match):
+    with pytest.raises(TypeError, match=match):
+        BiMarkDetector(CONFIG, **arguments)
+
+
+def test_config_of_wrong_type_or_changed_to_nonsense():
+    with pytest.raises(TypeError, match="config must be a BiMarkConfig"):
+        BiMarkDetector(CONFIG.to_dict(), 300)
+    changed = copy.deepcopy(CONFIG)
+    changed.update(n_layers=1000)
+    with pytest.raises(ValueError, match=r"n_layers must be in 1\.\.448"):
+        BiMarkDetector(changed, 300)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 0.5])
+def test_alpha_decides(alpha):
+    found = BiMarkDetector(BiMarkConfig("key"), 300, alpha=alpha)
+    results = [found.detect(np.random.default_rng(i).integers(0, 300, 30)) for i in range(60)]
+    assert [bool(r) for r in results] == [r.p_value < alpha for r in results]
+    assert len({bool(r) for r in results}) == 2
+    assert not dataclasses.replace(results[0], alpha=results[0].p_value)
+
+
+def test_detectors_are_copied_and_pickled():
+    ids = np.random.default_rng(0).integers(0, 300, 50)
+    found = BiMarkDetector(CONFIG, 300)
+    for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert same(again.detect(ids), found.detect(ids))
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "match"),
+    [
+        ([1, True, 3], TypeError, "bool among integers"),
+        ([2**70, 1], ValueError, "beyond 64 bits"),
+        (torch.tensor([1, 2], dtype=torch.bfloat16), TypeError, "float32; expected integers"),
+    ],
+    ids=repr,
+)
+def test_more_bad_ids(ids, error, match):
+    with pytest.raises(error, match=match):
+        BiMarkDetector(CONFIG, 300).detect(ids)
+
+
+def test_bad_batches():
+    found, table = BiMarkDetector(CONFIG, 300), np.ones((1, 4), dtype=int)
+    with pytest.raises(TypeError, match="texts are int"):
+        found.detect_batch(5)
+    with pytest.raises(ValueError, match="holes"):
+        found.detect_batch(table, np.array([[1, 0, 1, 1]]))
+    with pytest.raises(ValueError, match="0 or 1"):
+        found.detect_batch(table, np.array([[1, np.nan, 1, 1]]))
 
 
 def same(a, b):

@@ -1,6 +1,8 @@
 """Keyed randomness: fixed values, balance, independence."""
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -50,6 +52,11 @@ def test_contexts_and_keys_do_not_collide():
     assert (masks != others).any(1).all()
     long = [partitions(b"x" * 64 + tail, 1, 100) for tail in (b"", b"a")]
     assert (long[0] != long[1]).any()
+
+
+def test_the_import_is_light():
+    code = "import sys, icml25.bimark; from icml25.bimark import BiMarkDetector; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_layers_share_a_digest():

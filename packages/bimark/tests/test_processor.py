@@ -147,6 +147,44 @@ def test_going_back_inside_a_text_is_no_new_one(table_lm):
     assert (processor(torch.tensor([[1, 2, 1, 2]]), scores) == scores).all()
 
 
+def test_a_longer_unrelated_prompt_begins_anew(table_lm):
+    processor = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)
+    scores = table_lm.table[:1]
+    for text in ([1, 2], [1, 2, 9]):
+        processor(torch.tensor([text]), scores)
+    other = torch.tensor([[7, 8, 1, 7, 8]])
+    fresh = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)(other, scores)
+    assert (fresh != scores).any() and (processor(other, scores) == fresh).all()
+
+
+def test_the_prompt_is_kept_as_it_was(table_lm):
+    """A caller may write the next text into the same memory."""
+    processor = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)
+    scores, ids = table_lm.table[:1], torch.tensor([[1, 2]])
+    processor(ids, scores)
+    ids[:] = torch.tensor([[7, 8]])
+    processor(torch.tensor([[1, 2, 1]]), scores)
+    assert (processor(torch.tensor([[1, 2, 1, 2]]), scores) == scores).all()
+
+
+def test_transposed_scores(table_lm):
+    scores = random_scores(np.random.default_rng(0), 3, 200, 10)
+    ids = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    expected = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)(ids, scores)
+    transposed = scores.t().contiguous().t()
+    assert (BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)(ids, transposed) == expected).all()
+
+
+def test_dtypes_that_make_no_sense():
+    processor = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)
+    with pytest.raises(TypeError, match="scores have dtype"):
+        processor(torch.ones((1, 2), dtype=torch.int64), torch.ones((1, 200), dtype=torch.int64))
+    with pytest.raises(TypeError, match="input_ids have dtype"):
+        processor(torch.ones(1, 2), torch.ones(1, 200))
+    with pytest.raises(TypeError, match="vocab_size must be an integer"):
+        BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 400.0)
+
+
 def test_too_short_for_a_context(table_lm):
     processor = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE, window=4), 200)
     scores = table_lm.table[:2]

@@ -85,6 +85,26 @@ def test_base_scale_out_of_range(base_scale):
         multilayer_reweight(probs, v1[None], torch.tensor([[1]]), base_scale)
 
 
+@pytest.mark.parametrize(
+    ("probs", "partition", "direction", "error", "match"),
+    [
+        ([[0.5, 0.5]], [True, False], 2, ValueError, "must be 0 or 1"),
+        ([[0.5, 0.6]], [True, False], 1, ValueError, "sum to one"),
+        ([[-0.5, 1.5]], [True, False], 1, ValueError, "not negative"),
+        ([[float("nan"), 1.0]], [True, False], 1, ValueError, "finite"),
+        ([[0.5, 0.5]], [1, 0], 1, TypeError, "must be bool"),
+        ([[0, 1]], [True, False], 1, TypeError, "float32 or float64"),
+    ],
+    ids=str,
+)
+def test_values_that_make_no_sense(probs, partition, direction, error, match):
+    probs, partition, direction = torch.tensor(probs), torch.tensor(partition), torch.tensor([direction])
+    with pytest.raises(error, match=match):
+        bit_flip_reweight(probs, partition, direction)
+    with pytest.raises(error, match=match):
+        multilayer_reweight(probs, partition[None], direction[None])
+
+
 def test_shapes_that_do_not_fit():
     probs = torch.full((2, 4), 0.25)
     with pytest.raises(Exception, match=r"don't fit|Type-check"):

@@ -24,25 +24,27 @@ track = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(track)
 public, _ = track.Reading.draw({"corpus": "markov_passkey", "length": 64}, seed=100, budget="quick")
 arrays = {name: value for name, value in public.items() if isinstance(value, np.ndarray)}
-params = {"budget": "quick", "seed": 100, "length": 64, "vocabulary": public["vocabulary"], "batch_size": 32}
+params = {"size": "quick", "seed": 100, "length": 64, "vocabulary": public["vocabulary"], "batch_size": 32}
 
 plt.rcParams.update({"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "fope"})
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(7.6, 2.6), layout="constrained")
 lines = [
-    ("RoPE", {"position": "rope", "reading": "plain"}, "#D55E00", "o"),
-    ("RoPE + YaRN", {"position": "rope", "reading": "yarn"}, "#E69F00", "s"),
+    ("RoPE", {"position": "rope"}, "#D55E00", "o"),
     ("ALiBi", {"position": "alibi"}, "#999999", "^"),
     ("FoPE", {"variant": "fope"}, "#0072B2", "D"),
 ]
 for label, settings, colour, mark in lines:
     fit = train_and_read if "variant" in settings else baselines.fit
-    found = fit(arrays, params | settings)
+    readings = ["yarn"] if label == "RoPE" else []
+    found = fit(arrays, params | {"readings": readings} | settings)
     row = track.Reading.evaluate(public, {}, found)
     print(label, {name: round(value, 3) for name, value in row.items()})
     lengths = [64 * m for m in track.READ_AT]
-    for axes, metric in ((left, "loss"), (middle, "passkey")):
-        values = [row[f"{metric}_{m}"] for m in track.READ_AT]
-        axes.plot(lengths, values, mark + "-", c=colour, ms=4, label=label if axes is left else None)
+    readings = [("", label, colour, mark)] + [("_yarn", "RoPE + YaRN", "#E69F00", "s")] * (label == "RoPE")
+    for end, name, shade, sign in readings:
+        for axes, metric in ((left, "loss"), (middle, "passkey")):
+            values = [row.get(f"{metric}_{m}{end}", row[f"{metric}_{m}"]) for m in track.READ_AT]
+            axes.plot(lengths, values, sign + "-", c=shade, ms=4, label=name if axes is left else None)
 left.set(ylabel="loss (nat per token)", title="Loss, trained at 64 tokens")
 middle.set(ylabel="share found", title="Passkeys found", ylim=(-0.03, 1.05))
 for axes in (left, middle):

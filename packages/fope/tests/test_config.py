@@ -1,7 +1,10 @@
 """Settings: what is refused, and the ablations."""
 
+import copy
 import json
+import pickle
 
+import numpy as np
 import pytest
 
 from icml25.fope import FopeConfig, FourierPositionEmbedding, ablation
@@ -31,6 +34,9 @@ YARN = {"scale": 16, "original_length": 512}
         ({"max_series_pairs": "d/2"}, ValueError, "max_series_pairs must be 'd/4'"),
         ({"max_series_pairs": 0}, ValueError, "max_series_pairs"),
         ({"seed": -1}, ValueError, "seed"),
+        ({"seed": 2**70}, ValueError, "seed must be below 2\\^63"),
+        ({"seed": "1"}, TypeError, "seed"),
+        ({"sigma": float("inf")}, ValueError, "sigma"),
         ({"yarn": 16}, TypeError, "yarn"),
         ({"yarn": {"scale": 16}}, ValueError, "yarn needs original_length"),
         ({"yarn": {**YARN, "beta": 1}}, ValueError, "yarn has unknown keys"),
@@ -64,3 +70,19 @@ def test_ablation_overrides_and_refusal():
     assert ablation("rope", 512, clip_floor=True).clip_floor
     with pytest.raises(ValueError, match="name must be one of rope, clip, series, fope, got 'FoPE'"):
         ablation("FoPE", 512)
+
+
+def test_settings_cannot_be_changed_and_can_be_hashed_copied_and_pickled():
+    yarn = dict(YARN)
+    config = FopeConfig(512, yarn=yarn)
+    yarn["scale"] = 2
+    assert config.yarn["scale"] == 16
+    with pytest.raises(TypeError):
+        config.yarn["scale"] = 2
+    assert hash(config) == hash(FopeConfig(512, yarn=YARN)) and len({config, FopeConfig(512)}) == 2
+    assert copy.deepcopy(config) == config == pickle.loads(pickle.dumps(config))
+
+
+def test_whole_numbers_of_numpy():
+    config = FopeConfig(np.int64(512), seed=np.int32(3))
+    assert config == FopeConfig(512, seed=3) and type(config.max_train_length) is int

@@ -117,7 +117,7 @@ def test_periodic_where_all_frequencies_are_harmonics():
     theta = 2.0**16  # d = 32: each frequency is half the one before it
     module = FourierPositionEmbedding(32, 2, FopeConfig(64, theta=theta))
     module.frequencies.copy_(2 * math.pi / 64 * torch.tensor([8.0, 4, 2, 1]))
-    module._block_phase.copy_(torch.remainder(module.frequencies * 1024, 2 * math.pi))
+    module._frequencies_rest.zero_()
     cos, sin = module.tables(torch.arange(200))
     torch.testing.assert_close(cos[:, :, :136], cos[:, :, 64:], atol=1e-4, rtol=0)
     torch.testing.assert_close(sin[:, :, :136], sin[:, :, 64:], atol=1e-4, rtol=0)
@@ -420,7 +420,7 @@ def test_linear_memory_and_no_square():
     assert seen.numel == 2 * t * 16
 
 
-def test_compiles_and_prints():
+def test_prints_and_moves_to_meta():
     module = embedding()
     assert "frequencies=16, series_pairs=16, max_train_length=512" in repr(module)
     moved = copy.deepcopy(module).to("meta")
@@ -433,3 +433,113 @@ def test_the_default_setting_warns_of_nothing():
         embedding()
         FourierPositionEmbedding(64, 2, ablation("series", 1024))
         embedding(64, 2, 1024, main_frequency="spread")
+
+
+@pytest.mark.parametrize("n", [10**6, 10**8])
+def test_phases_are_those_of_float64(n):
+    module = embedding(sigma=0.0)
+    w = 10000.0 ** (-2 * torch.arange(16, dtype=torch.float64) / 64)
+    cos, _ = module.tables(torch.tensor([n]))
+    torch.testing.assert_close(cos[0, 0, 0, :16].double(), (w * n).cos(), atol=1e-6, rtol=0)
+
+
+def test_the_state_holds_what_was_drawn_and_no_frequencies():
+    assert set(embedding().state_dict()) == {"step_eye", "noise_std", "cos_coefficients", "sin_coefficients"}
+    yarn = {"scale": 4, "original_length": L}
+    scaled, plain = embedding(seed=5, yarn=yarn), embedding(seed=1)
+    before = scaled.frequencies.clone()
+    scaled.load_state_dict(plain.state_dict())
+    assert torch.equal(scaled.frequencies, before) and (before != plain.frequencies).any()
+    assert torch.equal(scaled.cos_coefficients, plain.cos_coefficients)
+    same = plain.extend(L, yarn=yarn)
+    for a, b in zip(same.tables(torch.arange(900)), scaled.tables(torch.arange(900)), strict=True):
+        assert torch.equal(a, b)
+    assert same.config.yarn["scale"] == 4 and plain.extend(L).config.yarn is None
+    assert same.extend(256).config.yarn == same.config.yarn
+
+
+@pytest.mark.filterwarnings("ignore:.* pairs carry noise:UserWarning")
+def test_kernel_of_an_extended_table():
+    """Mean over draws and positions of c(n) c(m) + s(n) s(m), by simulation, where a pair has two main frequencies."""
+    draws, delta = 200, 25
+    old = embedding(64, draws, L, init_scale="paper", sigma=0.05)
+    new = old.extend(2 * L)
+    assert new.step_eye[:16].equal(torch.eye(16)) and new.step_eye[16:].sum() == 1 and new.step_eye[16, 8] == 1
+    n = torch.randint(10**6, (400,), generator=torch.Generator().manual_seed(0))
+    (c, s), (c0, s0) = ([t[0, :, :, :16] for t in new.tables(x)] for x in (n + delta, n))
+    torch.testing.assert_close((c * c0 + s * s0).mean((0, 1)), new.expected_kernel(delta)[:16], atol=0.1, rtol=0)
+    assert abs(new.expected_kernel(0)[8] - 2) < 0.1  # the two of them, at distance zero
+    assert torch.equal(new.main_rows, torch.arange(16))
+    fresh = embedding(64, draws, 2 * L, init_scale="paper", sigma=0.05)
+    assert (fresh.expected_kernel(delta) - new.expected_kernel(delta)).abs().max() > 0.5
+
+
+@pytest.mark.filterwarnings("ignore:.* pairs carry noise:UserWarning")
+def test_contraction_may_take_a_main_frequency_away():
+    old = embedding(length=2048)  # main rows 0, 2, .. 20
+    new = old.extend(L)
+    assert new.main_rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14] + [-1] * 8
+    assert torch.equal(new.cos_coefficients, old.cos_coefficients[:, :16])
+    assert new.main_frequencies[8:].isnan().all() and new.expected_kernel(3)[8:16].abs().max() < 0.05
+
+
+def test_extension_stays_on_the_device():
+    with pytest.warns(UserWarning, match="no main frequency"):
+        longer = embedding().to("meta").extend(2 * L)
+    assert all(t.is_meta for t in longer.buffers())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32])
+def test_positions_of_any_whole_number_type(dtype):
+    module = embedding()
+    for a, b in zip(module.tables(torch.arange(120).to(dtype)), module.tables(torch.arange(120)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiles():
+    module, q = embedding(), normal(1, 2, 7, 64)
+    compiled = torch.compile(module, backend="eager")  # no fullgraph: annotations may be checked in tests
+    for a, b in zip(compiled(q, q, torch.arange(7)), module(q, q, torch.arange(7)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# The annotations refuse wrong types, too, where they are checked: only the argument's name is compared.
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((64, 2, None), TypeError, "config"),
+        ((64, 2, {"max_train_length": 512}), TypeError, "config"),
+        ((64, 2, 512), TypeError, "config"),
+        ((64, 2.0, FopeConfig(L)), TypeError, "n_heads"),
+        (("64", 2, FopeConfig(L)), TypeError, "head_dim"),
+        ((64.0, 2, FopeConfig(L)), TypeError, "head_dim"),
+        ((64, 2, FopeConfig(L, sigma=1e300)), ValueError, "sigma = 1e\\+300 is too large"),
+        ((64, 2, FopeConfig(1024, sigma=0.0, normalize=True)), ValueError, "normalize divides by"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.* pairs carry noise:UserWarning")
+def test_bad_arguments(arguments, error, words):
+    with pytest.raises(error, match=words):
+        FourierPositionEmbedding(*arguments)
+
+
+def test_bad_flag_and_generator():
+    with pytest.raises(TypeError, match="n_heads must be a whole number, got True"):
+        FourierPositionEmbedding(64, True, FopeConfig(L))
+    with pytest.raises(TypeError, match="generator"):
+        FourierPositionEmbedding(64, 2, FopeConfig(L), generator=3)
+
+
+@pytest.mark.parametrize(
+    ("x", "table"),
+    [
+        ((1, 3, 5, 64), (1, 2, 5, 64)),
+        ((1, 2, 5, 64), (1, 2, 1, 64)),
+        ((1, 2, 5, 64), (1, 2, 5, 32)),
+        ((3, 2, 5, 64), (2, 2, 5, 64)),
+        ((2, 5, 64), (1, 2, 5, 64)),
+    ],
+)
+def test_rotate_refuses_tables_that_do_not_fit(x, table):
+    with pytest.raises(ValueError, match="x must be"):
+        rotate(torch.zeros(x), torch.zeros(table), torch.zeros(table))

@@ -128,3 +128,20 @@ def test_bad_input_of_passkeys():
         passkey_accuracy(Fixed(), Words(), [400], 2, batch_size=0)
     with pytest.raises(ValueError, match="n must be at least 1"):
         passkey_accuracy(Fixed(), Words(), [400], 0)
+
+
+@pytest.mark.parametrize("lengths", [64, 64.0, [64.0], "64"])
+def test_lengths_must_be_several_whole_numbers(lengths):
+    with pytest.raises(TypeError, match="lengths must be several whole numbers"):
+        perplexity_by_length(Fixed(torch.zeros(5)), torch.zeros(100, dtype=torch.long), lengths)
+
+
+def test_a_hopeless_model_has_infinite_perplexity():
+    logits = torch.tensor([0.0, 1e6])
+    assert perplexity_by_length(Fixed(logits), torch.zeros(20, dtype=torch.long), [10]) == {10: math.inf}
+
+
+def test_ids_outside_the_vocabulary(tiny):
+    for bad in (-1, 97):
+        with pytest.raises(ValueError, match="ids must be at least 0 and below the vocabulary's 97"):
+            perplexity_by_length(tiny(), torch.full((20,), bad), [10])

@@ -129,3 +129,22 @@ def test_yarn_after_the_floor():
     assert (scaled <= plain).all() and scaled[-1] < plain[-1] / 5  # on the ramp
     same = kept_frequencies(64, FopeConfig(512, yarn={"scale": 1, "original_length": 512}))
     torch.testing.assert_close(same, plain)
+
+
+def test_yarn_counts_on_the_whole_grid_and_the_finer_grid_needs_series():
+    yarn = {"scale": 16, "original_length": 512}
+    whole = yarn_frequencies(rope_frequencies(64), 10000.0, **yarn)
+    assert torch.equal(kept_frequencies(64, FopeConfig(512, yarn=yarn)), whole[:16])
+    plain = kept_frequencies(64, FopeConfig(512, fourier_series=False))
+    assert torch.equal(kept_frequencies(64, FopeConfig(512, fourier_series=False, n_freq_dim=128)), plain)
+
+
+def test_bad_numbers():
+    with pytest.raises(ValueError, match="theta must be finite and above 1"):
+        rope_frequencies(64, -2.0)
+    with pytest.raises(ValueError, match="n_pairs must be at least 1"):
+        step_eye(2, 0)
+    with pytest.raises(ValueError, match="n_pairs must be at most n_kept = 2"):
+        step_eye(2, 3)
+    with pytest.raises(ValueError, match="scale"):
+        yarn_frequencies(rope_frequencies(64), 10000.0, scale=0, original_length=512)

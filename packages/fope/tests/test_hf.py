@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+import icml25.fope.hf
 from icml25.fope import FopeConfig, FourierPositionEmbedding, ablation, convert_model, extend_model, load_fope
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3", "Olmo", "Olmo2")
@@ -348,3 +350,86 @@ except AttributeError:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_yarn_on_a_trained_model(tiny, ids, tmp_path):
+    yarn = {"scale": 4, "original_length": 64}
+    model = convert_model(tiny(), CONFIG)
+    with torch.no_grad():
+        model.model.rotary_emb.cos_coefficients.add_(0.25)
+    before = logits(model, ids)
+    model.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["fope"]["yarn"] = yarn
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    edited = logits(load_fope(tmp_path), ids)
+    other = convert_model(tiny(), FopeConfig(64, sigma=1.0, yarn=yarn))
+    other.load_state_dict(model.state_dict())
+    extended = logits(extend_model(model, 64, yarn=yarn), ids)
+    assert (edited - before).abs().max() > 1e-2
+    assert torch.equal(logits(other, ids), edited) and torch.equal(extended, edited)
+    assert model.config.fope["yarn"]["scale"] == 4
+
+
+def test_pickles(tiny, ids):
+    model = convert_model(tiny(), CONFIG)
+    again = pickle.loads(pickle.dumps(model))
+    assert torch.equal(logits(again, ids), logits(model, ids))
+    with pytest.raises(AttributeError):
+        icml25.fope.hf.FopeNothing  # noqa: B018
+
+
+def test_the_module_tells_whether_a_model_was_converted(tiny, ids):
+    model = convert_model(tiny(), CONFIG)
+    plain = type(model)(copy.deepcopy(model.config))  # knows the settings, has plain RoPE
+    assert convert_model(plain, CONFIG) is plain
+    del model.config.fope
+    with pytest.raises(TypeError, match="has FoPE already"):
+        convert_model(model, CONFIG)
+
+
+def test_dropout_and_dtype_of_the_table(tiny, ids):
+    model = convert_model(tiny(attn_implementation="eager", attention_dropout=0.5), CONFIG)
+    before = logits(model, ids)
+    assert (logits(model.train(), ids) - before).abs().max() > 1e-2
+    cos, sin = model.model.rotary_emb(torch.zeros(1, dtype=torch.bfloat16), torch.arange(3)[None])
+    assert cos.dtype == sin.dtype == torch.bfloat16
+
+
+def spoilt(folder, **changes):
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | changes))
+
+
+def test_spoilt_folders(tiny, tmp_path):
+    model = convert_model(tiny(), CONFIG)
+    model.save_pretrained(tmp_path)
+    good = (tmp_path / "config.json").read_text()
+    for changes, words in (
+        ({"architectures": ["MyLlama"]}, "is MyLlama, which transformers does not have"),
+        ({"architectures": None}, "is none, which transformers"),
+        ({"fope": CONFIG.to_dict() | {"wavelets": True}}, "no valid 'fope' settings.*wavelets"),
+        ({"fope": CONFIG.to_dict() | {"max_train_length": 16}}, "do not fit the settings"),
+    ):
+        spoilt(tmp_path, **changes)
+        with pytest.raises(ValueError, match=words):
+            load_fope(tmp_path)
+        (tmp_path / "config.json").write_text(good)
+    with pytest.raises(TypeError, match="output_loading_info is not supported"):
+        load_fope(tmp_path, output_loading_info=True)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_fope(tmp_path)
+
+
+@pytest.mark.parametrize("config", [None, {"max_train_length": 64}, 64])
+def test_convert_wants_settings(tiny, config):
+    with pytest.raises(TypeError, match="config"):
+        convert_model(tiny(), config)
+
+
+@pytest.mark.parametrize("model", [None, torch.nn.Linear(2, 2)], ids=["none", "linear"])
+def test_extend_wants_a_model(model):
+    with pytest.raises(TypeError, match="model"):
+        extend_model(model, 128)

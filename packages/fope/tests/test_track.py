@@ -169,7 +169,7 @@ def test_biases(positions, name):
 def test_decoder_is_causal_and_reads_what_it_learned(decoder, positions):
     arrays = {"train": np.tile(np.arange(20, dtype=np.uint8) % 5, (400, 1))}
     arrays |= {"test_20": arrays["train"][:3], "test_40": np.tile(np.arange(40, dtype=np.uint8) % 5, (2, 1))}
-    params = {"budget": "smoke", "seed": 0, "vocabulary": 6, "batch_size": 4}
+    params = {"size": "smoke", "seed": 0, "vocabulary": 6, "batch_size": 4}
     for position in (positions.RoPE(32, 20), positions.ALiBi(1), positions.NoPE()):
         found = decoder.train_and_read(position, arrays, params)
         assert found["loss_20"].shape == (3, 19) and found["answer_40"].shape == (2, 2)
@@ -184,7 +184,7 @@ def test_decoder_is_causal_and_reads_what_it_learned(decoder, positions):
 
 def test_same_seed_same_result(decoder, positions):
     arrays = {"train": np.arange(64, dtype=np.uint8).reshape(4, 16) % 7, "test_16": np.zeros((1, 16), dtype=np.uint8)}
-    params = {"budget": "smoke", "seed": 3, "vocabulary": 7, "batch_size": 2}
+    params = {"size": "smoke", "seed": 3, "vocabulary": 7, "batch_size": 2}
     state = torch.random.get_rng_state()
     one, two = (decoder.train_and_read(positions.RoPE(32, 16), arrays, params) for _ in range(2))
     assert (one["loss_16"] == two["loss_16"]).all()
@@ -198,7 +198,22 @@ def test_fope_in_the_decoder():
 
     warm_up()
     arrays = {"train": np.arange(64, dtype=np.uint8).reshape(4, 16) % 7, "test_32": np.zeros((2, 32), dtype=np.uint8)}
-    params = {"budget": "smoke", "seed": 0, "vocabulary": 7, "batch_size": 2, "length": 16}
+    params = {"size": "smoke", "seed": 0, "vocabulary": 7, "batch_size": 2, "length": 16}
     losses = [train_and_read(arrays, params | {"variant": v})["loss_32"] for v in ("fope", "clip", "series")]
     assert all(np.isfinite(loss).all() for loss in losses)
     assert (losses[0] != losses[1]).any() and (losses[0] != losses[2]).any()
+
+
+def test_readings_of_the_same_weights(track, reading, monkeypatch):
+    monkeypatch.syspath_prepend(TRACK)
+    baselines = load("benchmark_utils/baselines.py")
+    arrays = {name: value for name, value in reading.items() if isinstance(value, np.ndarray)}
+    params = {name: value for name, value in reading.items() if name not in arrays} | {"seed": 0, "position": "rope"}
+    found = baselines.fit(arrays, params | {"readings": ["interpolation", "yarn"]})
+    assert (found["loss_64"] == baselines.fit(arrays, params | {"readings": []})["loss_64"]).all()
+    assert (found["loss_64"] != found["loss_64_yarn"]).any() and (
+        found["loss_64_yarn"] != found["loss_64_interpolation"]
+    ).any()
+    row = track.Reading.evaluate(reading, {}, found)
+    assert row["rise_4_yarn"] == pytest.approx(found["loss_64_yarn"].mean() - found["loss_16"].mean())
+    assert 0 <= row["passkey_8_yarn"] <= 1 and "rise_1_yarn" not in row

@@ -301,3 +301,14 @@ def test_fisher_difference_refuses(arguments, message):
 def test_power_refuses(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+@pytest.mark.parametrize("scale", [1e-99, 1e-85, 1e-31, 1e31, 1e80, 1e99, 1e200])
+def test_the_unit_of_both_sequences_does_not_matter(scale):
+    x, y, groups = np.random.default_rng(0).normal(size=100), np.arange(100.0), np.repeat([0, 1], 50)
+    y = x + 0.01 * y
+    for options in ({}, {"groups": groups}, {"groups": groups, "pool": "stouffer"}, {"method": "permutation"}):
+        plain, scaled = correlation_test(x, y, **options), correlation_test(x * scale, y * scale, **options)
+        assert scaled.status == plain.status == "ok"
+        assert scaled.statistic == pytest.approx(plain.statistic, rel=1e-9)
+        assert scaled.p_value == pytest.approx(plain.p_value, rel=1e-6)

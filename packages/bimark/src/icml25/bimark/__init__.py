@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from icml25.bimark.detector import BiMarkDetector, DetectionResult, message_p_value
 from icml25.bimark.prf import context_randomness, partitions
-from icml25.bimark.reweight import bit_flip_reweight, multilayer_reweight
 
 if TYPE_CHECKING:
     from icml25.bimark.config import BiMarkConfig
     from icml25.bimark.processor import BiMarkLogitsProcessor
+    from icml25.bimark.reweight import bit_flip_reweight, multilayer_reweight
 
 __version__ = _version("icml25-bimark")
 __all__ = [
@@ -26,13 +26,18 @@ __all__ = [
     "partitions",
 ]
 
-_NEED_TRANSFORMERS = {"BiMarkConfig": "config", "BiMarkLogitsProcessor": "processor"}
+_NEED_TORCH = {
+    "BiMarkConfig": "config",
+    "BiMarkLogitsProcessor": "processor",
+    "bit_flip_reweight": "reweight",
+    "multilayer_reweight": "reweight",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs transformers when it is first asked for."""
-    if name in _NEED_TRANSFORMERS:
-        return getattr(importlib.import_module(f"icml25.bimark.{_NEED_TRANSFORMERS[name]}"), name)
+    """Import what needs torch or transformers when it is first asked for."""
+    if name in _NEED_TORCH:
+        return getattr(importlib.import_module(f"icml25.bimark.{_NEED_TORCH[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from icml25.shared.isolated import measure
 from icml25.shared.tracks.watermarking.message_solver import MessageSolver
 
-LAYERS = (1, 2, 5, 10, 20)
-LAYERS_SEQUENCES, LAYERS_TOKENS = 200, 100
+LAYERS = (1, 2, 5, 20)
 
 
 def warm_up() -> None:
@@ -32,8 +31,11 @@ def scheme(n_layers: int = 10) -> Any:
     from icml25.shared.tracks.watermarking.messaging import Reading, Scheme
 
     class BiMark(Scheme):
-        null_texts = 10**9
+        layers = LAYERS
         bias_contexts = 10**9
+
+        def with_layers(self, n_layers: int) -> Scheme:
+            return scheme(n_layers)
 
         def config(self, key: str, message: str) -> BiMarkConfig:
             return BiMarkConfig(key, message, n_layers=n_layers)
@@ -54,30 +56,9 @@ def scheme(n_layers: int = 10) -> Any:
 
 def write_and_read(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, Any]:
     """The problem as for every scheme, and 16 bits with other numbers of layers."""
-    from icml25.shared.tracks.watermarking import messaging
+    from icml25.shared.tracks.watermarking.messaging import measure_messages
 
-    out = messaging.measure_messages(arrays, params, scheme())
-    if params["model"] != "synthetic" or "messages_b16" not in arrays:
-        return out
-    model, prompts, mask = messaging.load_model(arrays, params)
-    messages, n = arrays["messages_b16"], min(len(prompts), LAYERS_SEQUENCES)
-    share, length = min(len(prompts) // len(messages), n), min(LAYERS_TOKENS, out["tokens_b16"].shape[1])
-    for n_layers in LAYERS:
-        of_layers, key = scheme(n_layers), f"{n_layers} layers {params['seed']}"
-        texts = [
-            messaging.generate(
-                model,
-                prompts[i : min(i + share, n)],
-                mask[i : min(i + share, n)],
-                length,
-                of_layers.config(key, "".join(map(str, messages[i // share]))),
-                params["top_k"],
-            )
-            for i in range(0, n, share)
-        ]
-        read = of_layers.reader(key, 16, model.config.vocab_size)
-        out[f"bits_layers_{n_layers}"] = read(np.concatenate(texts))[0]
-    return out
+    return measure_messages(arrays, params, scheme())
 
 
 def speed(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, float]:

@@ -2,13 +2,15 @@
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers.generation import BaseWatermarkingConfig
 
+from icml25.bimark.detector import check_integer
 from icml25.bimark.prf import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -56,25 +58,26 @@ class BiMarkConfig(BaseWatermarkingConfig):
 
     def __init__(
         self,
-        key: str | bytes | int,
+        key: Any,
         message: Any = "1",
-        n_layers: int = 10,
-        base_scale: float | int = 1.0,
-        window: int = 2,
-        message_bits: int | None = None,
-        pad_token_id: int | None = None,
+        n_layers: Any = 10,
+        base_scale: Any = 1.0,
+        window: Any = 2,
+        message_bits: Any = None,
+        pad_token_id: Any = None,
     ) -> None:
         self.key = _key_bytes(key).hex()
-        self.message = _message_text(message, message_bits)
-        self.n_layers = n_layers
-        self.base_scale = base_scale
-        self.window = window
+        self.message = _message_text(message, _plain(message_bits))
+        self.n_layers = _plain(n_layers)
+        self.base_scale = _plain(base_scale)
+        self.window = _plain(window)
+        message_bits = _plain(message_bits)
         if message_bits is None:
             if self.message is None:
                 raise ValueError("message is None, so message_bits is needed: the length of the message to look for")
             message_bits = len(self.message)
         self.message_bits = message_bits
-        self.pad_token_id = pad_token_id
+        self.pad_token_id = _plain(pad_token_id)
         self.validate()
 
     def validate(self) -> None:
@@ -84,26 +87,29 @@ class BiMarkConfig(BaseWatermarkingConfig):
         ------
         ValueError, TypeError: naming the field, its value and the range.
         """
-        if not self.key or len(bytes.fromhex(self.key)) == 0:
+        if not isinstance(self.key, str) or not re.fullmatch("(?:[0-9a-f]{2})*", self.key):
+            raise ValueError("key must be hexadecimal digits, as BiMarkConfig(key) makes them")
+        if not self.key:
             raise ValueError("key is empty; expected text, bytes or an integer that nobody can guess")
         for name, low, high in (
             ("message_bits", 1, MAX_MESSAGE_BITS),
             ("n_layers", 1, MAX_LAYERS),
             ("window", 1, None),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name} must be an integer, got {value!r}")
-            if value < low or (high is not None and value > high):
-                raise ValueError(f"{name} must be {f'in {low}..{high}' if high else f'at least {low}'}, got {value}")
+            check_integer(name, getattr(self, name), low, high)
+        if self.pad_token_id is not None:
+            check_integer("pad_token_id", self.pad_token_id, 0, None)
         if isinstance(self.base_scale, bool) or not isinstance(self.base_scale, (int, float)):
             raise TypeError(f"base_scale must be a number, got {self.base_scale!r}")
         if not 0 < self.base_scale <= 1:
             raise ValueError(f"base_scale must be in (0, 1], got {self.base_scale}")
-        if self.message is not None and len(self.message) != self.message_bits:
-            raise ValueError(
-                f"message has {len(self.message)} bits and message_bits is {self.message_bits}; expected the same"
-            )
+        if self.message is not None:
+            if not isinstance(self.message, str) or not self.message or set(self.message) - {"0", "1"}:
+                raise ValueError(f"message must be 1 to {MAX_MESSAGE_BITS} bits, each 0 or 1; got {self.message!r}")
+            if len(self.message) != self.message_bits:
+                raise ValueError(
+                    f"message has {len(self.message)} bits and message_bits is {self.message_bits}; expected the same"
+                )
 
     @property
     def key_bytes(self) -> bytes:
@@ -178,7 +184,7 @@ class BiMarkConfig(BaseWatermarkingConfig):
         path = Path(json_file_path)
         if include_key:
             path.touch(mode=0o600)
-            path.chmod(0o600)
+            path.chmod(0o600)  # it may have been there, for all to read
         path.write_text(self.to_json_string(include_key), encoding="utf-8")
 
     @classmethod
@@ -205,19 +211,28 @@ class BiMarkConfig(BaseWatermarkingConfig):
         return hash(tuple(vars(self).items()))
 
 
-def _key_bytes(key: str | bytes | int) -> bytes:
-    if isinstance(key, bool) or not isinstance(key, (str, bytes, int)):
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's, so that it can be written as JSON; anything else as it is."""
+    return value.item() if isinstance(value, (np.integer, np.floating)) else value
+
+
+def _key_bytes(key: Any) -> bytes:
+    key = _plain(key)
+    if isinstance(key, bool) or not isinstance(key, (str, bytes, bytearray, int)):
         raise TypeError(f"key must be text, bytes or an integer, got {type(key).__name__}")
     if isinstance(key, str):
-        return key.encode()
-    if isinstance(key, bytes):
-        return key
+        try:
+            return key.encode()
+        except UnicodeEncodeError:
+            raise ValueError("key has a lone surrogate; expected text that UTF-8 can encode, or bytes") from None
+    if isinstance(key, (bytes, bytearray)):
+        return bytes(key)
     if key < 0:
         raise ValueError("key must not be negative where it is an integer")
     return key.to_bytes(max(1, -(-key.bit_length() // 8)), "big")
 
 
-def _message_text(message: Any, message_bits: int | None) -> str | None:
+def _message_text(message: Any, message_bits: Any) -> str | None:
     """The message as text of 0s and 1s."""
     if message is None:
         return None
@@ -226,11 +241,14 @@ def _message_text(message: Any, message_bits: int | None) -> str | None:
     if isinstance(message, (int, np.integer)):
         if message_bits is None:
             raise ValueError(f"message is the integer {message}, so message_bits is needed: its length in bits")
+        check_integer("message_bits", message_bits, 1, MAX_MESSAGE_BITS)
         if message < 0 or int(message).bit_length() > message_bits:
             raise ValueError(f"message is {message}; expected an integer of at most message_bits={message_bits} bits")
         return format(int(message), f"0{message_bits}b")
     if isinstance(message, str):
         text = message
+    elif isinstance(message, (Mapping, Set, bytes, bytearray)):
+        raise TypeError(f"message must be text of 0s and 1s, a sequence of them, or an integer; got {message!r}")
     else:
         try:
             text = "".join(str(int(bit)) if bit in (0, 1) else "?" for bit in message)

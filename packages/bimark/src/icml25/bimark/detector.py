@@ -3,19 +3,18 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int8
 
 from icml25.bimark.prf import ContextPRF, partitions
 
-if TYPE_CHECKING:
-    from icml25.bimark.config import BiMarkConfig
-
 __all__ = ["BiMarkDetector", "DetectionResult", "message_p_value"]
 
 EXACT_VOTES = 1_000_000
+MAX_MESSAGE_BITS = 1024
+MOST_VOTES = 100_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +68,17 @@ class BiMarkDetector:
     Source: Algorithm 2.
     """
 
-    def __init__(
-        self, config: "BiMarkConfig", vocab_size: int, message_bits: int | None = None, alpha: float | int = 0.01
-    ) -> None:
-        if vocab_size < 2:
-            raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+    def __init__(self, config: Any, vocab_size: Any, message_bits: Any = None, alpha: Any = 0.01) -> None:
+        if not hasattr(type(config), "key_bytes"):
+            raise TypeError(
+                f"config must be a BiMarkConfig, got {type(config).__name__} (BiMarkConfig.from_dict reads one)"
+            )
+        config.validate()
+        check_integer("vocab_size", vocab_size, 2, None)
         self.message_bits = config.message_bits if message_bits is None else message_bits
-        if self.message_bits < 1:
-            raise ValueError(f"message_bits must be at least 1, got {message_bits}")
+        check_integer("message_bits", self.message_bits, 1, MAX_MESSAGE_BITS)
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float, np.floating)):
+            raise TypeError(f"alpha must be a number, got {alpha!r}")
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must be in (0, 1), got {alpha}")
         self.vocab_size = vocab_size
@@ -134,7 +136,16 @@ class BiMarkDetector:
                 raise ValueError(
                     f"texts have shape {table.shape} and attention_mask {mask.shape}; expected two of (batch, length)"
                 )
+            if not np.isin(mask, (0, 1)).all():
+                raise ValueError("attention_mask must be 0 or 1")
+            if (
+                mask.shape[1]
+                and (np.diff(mask.astype(np.int8), axis=1, prepend=0, append=0) > 0).sum(1).max(initial=0) > 1
+            ):
+                raise ValueError("attention_mask has holes: the tokens of a text must be contiguous")
             texts = [row[kept] for row, kept in zip(table, mask.astype(bool), strict=True)]
+        if not isinstance(texts, Iterable) or isinstance(texts, (str, bytes)):
+            raise TypeError(f"texts are {type(texts).__name__}; expected a sequence, an array or an iterator of texts")
         results = self._stream(texts, expected)
         return results if isinstance(texts, Iterator) else list(results)
 
@@ -173,8 +184,11 @@ class BiMarkDetector:
             raise ValueError(f"ids have shape {array.shape}; expected one dimension (detect_batch takes many texts)")
         if array.size == 0:
             return array.astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise TypeError(f"ids have dtype {array.dtype}; expected integers")
+        if array.dtype == object and all(isinstance(i, int) for i in array.tolist()):
+            raise ValueError(f"ids hold an integer beyond 64 bits; expected 0..{self.vocab_size - 1}")
+        if array.dtype.kind not in "iu" or (not hasattr(ids, "dtype") and any(isinstance(i, bool) for i in ids)):
+            found = array.dtype if array.dtype.kind not in "iu" else "bool among integers"
+            raise TypeError(f"ids have dtype {found}; expected integers")
         bad = (array < 0) | (array >= self.vocab_size)
         if bad.any():
             where = int(bad.argmax())
@@ -228,7 +242,7 @@ class BiMarkDetector:
         return np.stack([totals - ones, ones], 1), len(first)
 
 
-def message_p_value(votes: Int[np.ndarray, "b 2"]) -> float:
+def message_p_value(votes: Any) -> float:
     """Probability that a text without the watermark agrees with its best message at least as much as these votes.
 
     Without the watermark the n votes are independent fair bits, so G, the sum over positions of the larger count, is a
@@ -245,13 +259,16 @@ def message_p_value(votes: Int[np.ndarray, "b 2"]) -> float:
 
     Raises
     ------
-    ValueError: another shape, or negative votes.
+    ValueError: another shape, not integers, negative votes, or more than a hundred million.
 
     Source: this package; the paper compares z with a normal quantile, which is wrong for more than one bit.
     """
     votes = np.asarray(votes)
-    if votes.ndim != 2 or votes.shape[1] != 2 or (votes < 0).any():
-        raise ValueError(f"votes must be (b, 2) and not negative, got shape {votes.shape}")
+    if votes.ndim != 2 or votes.shape[1] != 2 or votes.dtype.kind not in "iu" or (votes < 0).any():
+        raise ValueError(f"votes must be integers (b, 2), not negative, got {votes.dtype} of shape {votes.shape}")
+    if float(votes.sum(dtype=np.float64)) > MOST_VOTES:
+        raise ValueError(f"votes are more than {MOST_VOTES:,}: more than the distribution is computed for")
+    votes = votes.astype(np.int64)
     totals = votes.sum(1)
     unit = 1 + 2 * (int(totals.sum()) // EXACT_VOTES)  # odd, so that rounding is even-handed
     sizes, repeats = np.unique(totals[totals > 0], return_counts=True)
@@ -284,10 +301,21 @@ def _folded_power(n: int, times: int, unit: int) -> np.ndarray:
     return np.trim_zeros(np.convolve(whole, _folded(n, unit)) if times % 2 else whole, "b")
 
 
+def check_integer(name: str, value: Any, low: int, high: int | None) -> None:
+    """Raise TypeError or ValueError, naming the argument, unless it is an integer from low to high."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} must be {f'in {low}..{high}' if high else f'at least {low}'}, got {value}")
+
+
 def _to_numpy(ids: Any) -> np.ndarray:
-    """Arrays and tensors of any device, and sequences of integers."""
+    """Arrays and tensors of any device, series, and sequences of integers."""
     if hasattr(ids, "detach"):
-        ids = ids.detach().cpu().numpy()
+        ids = ids.detach().cpu()
+        ids = (ids.float() if ids.is_floating_point() else ids).numpy()  # bfloat16 has no array type
+    elif hasattr(ids, "to_numpy"):
+        ids = ids.to_numpy()
     if isinstance(ids, (str, bytes)) or not isinstance(ids, (np.ndarray, Sequence)):
         raise TypeError(f"ids are {type(ids).__name__}; expected a sequence, an array or a tensor of integers")
     try:

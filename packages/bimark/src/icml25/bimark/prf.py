@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 __all__ = ["MAX_LAYERS", "context_randomness", "partitions"]
 
@@ -59,15 +59,16 @@ class ContextPRF:
     """
 
     def __init__(self, key: bytes, n_positions: int, n_layers: int) -> None:
-        self._hasher = hashlib.blake2b(key=_subkey(key), person=b"bimark-ctx")
+        self._secret = _subkey(key)
         self.n_positions = n_positions
         self.n_layers = n_layers
 
     def __call__(self, contexts: Collection[bytes]) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, "n layers"]]:
         """Positions (n,) int64 in 0..b-1 and one-time-pad bits (n, d) of n contexts, each little-endian int64 ids."""
         digests = []
+        keyed = hashlib.blake2b(key=self._secret, person=b"bimark-ctx")  # made here: it can't be pickled
         for context in contexts:
-            hasher = self._hasher.copy()
+            hasher = keyed.copy()
             hasher.update(context)
             digests.append(hasher.digest())
         table = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), 64)
@@ -78,7 +79,7 @@ class ContextPRF:
 
 
 def context_randomness(
-    key: bytes, contexts: Int[np.ndarray, "n window"], n_positions: int, n_layers: int
+    key: bytes, contexts: Shaped[np.ndarray, "..."], n_positions: int, n_layers: int
 ) -> tuple[Int[np.ndarray, " n"], Bool[np.ndarray, "n layers"]]:
     """Message position and one-time-pad bits of each context.
 
@@ -94,7 +95,17 @@ def context_randomness(
     positions : (n,) int64, uniform in 0..b-1.
     masks : (n, d) bool, fair and independent bits c.
 
+    Raises
+    ------
+    ValueError: contexts that aren't integers (n, h), no position, or another number of layers.
+
     Source: the two PRFs of Algorithms 1 and 2; here one keyed BLAKE2b digest of the ids as 8-byte integers.
     """
+    if contexts.ndim != 2 or contexts.dtype.kind not in "iu":
+        raise ValueError(f"contexts must be integers (n, h), got {contexts.dtype} of shape {contexts.shape}")
+    if not 1 <= n_layers <= MAX_LAYERS or n_positions < 1:
+        raise ValueError(
+            f"n_positions must be at least 1 and n_layers in 1..{MAX_LAYERS}, got {n_positions} and {n_layers}"
+        )
     ids = np.ascontiguousarray(contexts, dtype="<i8")
     return ContextPRF(key, n_positions, n_layers)([row.tobytes() for row in ids])

@@ -2,14 +2,15 @@
 
 import math
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from icml25.bimark.detector import check_integer
 from icml25.bimark.prf import ContextPRF, partitions
 from icml25.bimark.reweight import reweight_layers
 
@@ -44,11 +45,11 @@ class BiMarkLogitsProcessor(LogitsProcessor):
     Source: Algorithm 1.
     """
 
-    def __init__(self, config: "BiMarkConfig", vocab_size: int, device: str | torch.device = "cpu") -> None:
+    def __init__(self, config: "BiMarkConfig", vocab_size: Any, device: str | torch.device = "cpu") -> None:
         if config.message is None:
             raise ValueError("config has no message to embed; it is made for detection by public()")
-        if vocab_size < 2:
-            raise ValueError(f"vocab_size must be at least 2, got {vocab_size}")
+        config.validate()
+        check_integer("vocab_size", vocab_size, 2, None)
         self.config = config
         self.vocab_size = vocab_size
         self._message = np.array([int(bit) for bit in config.message], dtype=bool)
@@ -64,9 +65,7 @@ class BiMarkLogitsProcessor(LogitsProcessor):
         self._likeliest: Tensor | None = None
         self._greedy_evidence = 0.0
 
-    def __call__(
-        self, input_ids: Int[Tensor, "batch length"], scores: Float[Tensor, "batch vocab"]
-    ) -> Float[Tensor, "batch vocab"]:
+    def __call__(self, input_ids: Shaped[Tensor, "..."], scores: Shaped[Tensor, "..."]) -> Float[Tensor, "batch vocab"]:
         """Return the logits of the watermarked distribution.
 
         Parameters
@@ -91,7 +90,11 @@ class BiMarkLogitsProcessor(LogitsProcessor):
             )
         if input_ids.ndim != 2 or len(input_ids) != len(scores):
             raise ValueError(f"input_ids have shape {tuple(input_ids.shape)}; expected ({len(scores)}, length)")
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if not scores.is_floating_point():
+            raise TypeError(f"scores have dtype {scores.dtype}; expected a floating one")
+        if input_ids.dtype not in (torch.int64, torch.int32):
+            raise TypeError(f"input_ids have dtype {input_ids.dtype}; expected int64")
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).contiguous()
         if self._members.device != scores.device:
             self._members = self._members.to(scores.device)
 
@@ -173,11 +176,11 @@ class BiMarkLogitsProcessor(LogitsProcessor):
         length = input_ids.shape[1]
         if self._prompt is not None:
             start = self._prompt.shape[1]
-            again = length > self._length or (
-                length > start
-                and len(input_ids) == len(self._prompt)
-                and torch.equal(input_ids[:, :start], self._prompt.to(input_ids.device))
-            )
+            known = self._prompt.to(input_ids.device)
+            if length <= self._length:  # assisted generation goes back, inside the same rows
+                again = length > start and len(input_ids) == len(known) and torch.equal(input_ids[:, :start], known)
+            else:  # rows may have been reordered, repeated or dropped, but each began as one of them
+                again = bool(torch.isin(_fingerprints(input_ids[:, :start]), _fingerprints(known)).all())
             if not again:
                 self.reset()
         if self._prompt is None:
@@ -209,6 +212,12 @@ class BiMarkLogitsProcessor(LogitsProcessor):
             self._greedy_evidence = math.inf
             return
         self._greedy_evidence += float(best.sum())
+
+
+def _fingerprints(ids: Tensor) -> Tensor:
+    """A number (B,) for each row."""
+    weights = torch.randint(2**62, (ids.shape[1],), generator=torch.Generator().manual_seed(0))
+    return (ids * weights.to(ids.device)).sum(1)
 
 
 def _candidates(scores: Tensor) -> Tensor:

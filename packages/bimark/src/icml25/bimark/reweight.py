@@ -8,9 +8,9 @@ __all__ = ["bit_flip_reweight", "multilayer_reweight"]
 
 
 def bit_flip_reweight(
-    probs: Float[Tensor, "batch vocab"],
-    mask_v1: Shaped[Tensor, "*#batch vocab"],
-    e: Shaped[Tensor, "#batch"],
+    probs: Shaped[Tensor, "..."],
+    mask_v1: Shaped[Tensor, "..."],
+    e: Shaped[Tensor, "..."],
     base_scale: float | int = 1.0,
 ) -> Float[Tensor, "batch vocab"]:
     """One layer: heads (e = 1) moves probability from V0 to V1, tails (e = 0) as much the other way.
@@ -32,23 +32,30 @@ def bit_flip_reweight(
 
     Raises
     ------
-    ValueError: base_scale outside (0, 1], or shapes that don't fit.
+    ValueError: base_scale outside (0, 1], shapes that don't fit, directions other than 0 and 1, or rows that aren't
+    distributions. TypeError: probabilities of another dtype, or a partition that isn't bool.
 
     Source: bit-flip reweighting.
     """
     _check_scale(base_scale)
-    if probs.ndim != 2 or mask_v1.shape[-1:] != probs.shape[1:] or e.shape[0] not in (1, len(probs)):
+    fits = probs.ndim == 2 and tuple(mask_v1.shape) in (
+        tuple(probs.shape),
+        tuple(probs.shape[1:]),
+        (1, *probs.shape[1:]),
+    )
+    if not fits or e.ndim != 1 or len(e) not in (1, len(probs)):
         raise ValueError(
             f"probs {tuple(probs.shape)}, mask_v1 {tuple(mask_v1.shape)} and e {tuple(e.shape)} don't fit; expected "
             "(B, V), (V,) or (B, V), and (B,)"
         )
+    _check_values(probs, "mask_v1", mask_v1, "e", e)
     return _layer(probs, mask_v1.bool(), 2 * e.to(probs.dtype)[:, None] - 1, base_scale)
 
 
 def multilayer_reweight(
-    probs: Float[Tensor, "batch vocab"],
-    partitions: Bool[Tensor, "layers vocab"],
-    directions: Shaped[Tensor, "#batch layers"],
+    probs: Shaped[Tensor, "..."],
+    partitions: Shaped[Tensor, "..."],
+    directions: Shaped[Tensor, "..."],
     base_scale: float | int = 1.0,
 ) -> Float[Tensor, "batch vocab"]:
     """All layers in turn, each on the outcome of the one before.
@@ -66,16 +73,19 @@ def multilayer_reweight(
 
     Raises
     ------
-    ValueError: base_scale outside (0, 1], or shapes that don't fit.
+    ValueError: base_scale outside (0, 1], shapes that don't fit, directions other than 0 and 1, or rows that aren't
+    distributions. TypeError: probabilities of another dtype, or a partition that isn't bool.
 
     Source: multilayer reweighting.
     """
     _check_scale(base_scale)
-    if partitions.shape[1:] != probs.shape[1:] or directions.shape[1:] != partitions.shape[:1]:
+    fits = probs.ndim == partitions.ndim == directions.ndim == 2 and partitions.shape[1] == probs.shape[1]
+    if not fits or directions.shape[1] != len(partitions) or len(directions) not in (1, len(probs)):
         raise ValueError(
             f"probs {tuple(probs.shape)}, partitions {tuple(partitions.shape)} and directions "
             f"{tuple(directions.shape)} don't fit; expected (B, V), (d, V), (B, d)"
         )
+    _check_values(probs, "partitions", partitions, "directions", directions)
     return reweight_layers(probs, partitions[:, None], directions, base_scale)
 
 
@@ -103,3 +113,14 @@ def _layer(probs: Tensor, in_v1: Tensor, sign: Tensor, base_scale: float | int) 
 def _check_scale(base_scale: float | int) -> None:
     if not 0 < base_scale <= 1:
         raise ValueError(f"base_scale must be in (0, 1], got {base_scale}")
+
+
+def _check_values(probs: Tensor, name_of_v1: str, in_v1: Tensor, name_of_e: str, e: Tensor) -> None:
+    if probs.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"probs must be float32 or float64, got {probs.dtype}")
+    if in_v1.dtype != torch.bool:
+        raise TypeError(f"{name_of_v1} must be bool, got {in_v1.dtype}")
+    if not ((e == 0) | (e == 1)).all():
+        raise ValueError(f"{name_of_e} must be 0 or 1")
+    if not (probs >= 0).all() or not ((probs.sum(-1) - 1).abs() <= 1e-3).all():
+        raise ValueError("probs must be finite, not negative, and sum to one in each row")

@@ -27,7 +27,7 @@ def train_and_read(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dic
     from icml25.fope import FourierPositionEmbedding, ablation, rotate
     from icml25.fope.track.benchmark_utils import decoder
 
-    width, heads, *_ = decoder.SIZES[params["budget"]]
+    width, heads, *_ = decoder.SIZES[params["size"]]
 
     class Position(torch.nn.Module):
         """The decoder asks for a rotation of so many tokens, and a bias."""
@@ -100,7 +100,7 @@ class Solver(BaseSolver):
         """Leave out what no claim asks for outside the paper budget."""
         if problem not in self.problems:
             return True, "not a problem of positions"
-        if problem == "floor" and seed:
+        if problem != "reading" and seed and budget != "paper":
             return True, "nothing is random"
         if self.variant == "fope" or (budget == "paper" and problem == "reading"):
             return False, None

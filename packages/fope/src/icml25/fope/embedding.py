@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from icml25.fope.config import FopeConfig
-from icml25.fope.frequencies import kept_frequencies, main_rows, noise_std, series_pairs, step_eye
+from icml25.fope.config import FopeConfig, check_config, whole
+from icml25.fope.frequencies import kept_frequencies, noise_std, series_pairs, step_eye
 
 _CHUNK = 8192  # positions whose series are computed at once
-_BLOCK = 1024  # positions whose phases float32 holds to 1e-4
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,16 @@ class FourierPositionEmbedding(nn.Module):
     ----------
     frequencies : (I,) float32, Ω in radians per token, decreasing.
     cos_coefficients, sin_coefficients : (H or 1, I, O) float32, A; the second is absent with ``separate_basis=False``.
-    main_rows : (O,) index in ``frequencies`` of each pair's main frequency, -1 where it has none.
+    step_eye, noise_std : (I, O) float32, mean and standard deviation that the coefficients were drawn with.
+
+    Coefficients and how they were drawn are in the ``state_dict``; frequencies are not, they follow from the settings: a
+    state loaded into a module with other ``yarn`` has that YaRN.
 
     Raises
     ------
-    ValueError: head_dim is not a multiple of 4, n_heads < 1, no frequency survives, n_freq_dim < head_dim.
+    ValueError: head_dim is not a multiple of 4, n_heads < 1, no frequency survives, n_freq_dim < head_dim, sigma too large
+        for float32, or ``normalize`` where a pair's coefficients sum to zero.
+    TypeError: an argument of another type.
 
     Warns
     -----
@@ -66,8 +71,9 @@ class FourierPositionEmbedding(nn.Module):
     """
 
     frequencies: Tensor
-    _block_phase: Tensor
-    main_rows: Tensor
+    _frequencies_rest: Tensor
+    step_eye: Tensor
+    noise_std: Tensor
     cos_coefficients: Tensor
     sin_coefficients: Tensor
 
@@ -75,31 +81,39 @@ class FourierPositionEmbedding(nn.Module):
         self, head_dim: int, n_heads: int, config: FopeConfig, *, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if head_dim < 4 or head_dim % 4:
+        check_config(config)
+        if whole("head_dim", head_dim, -math.inf) < 4 or head_dim % 4:
             raise ValueError(f"head_dim must be a positive multiple of 4, got {head_dim}")
-        if n_heads < 1:
-            raise ValueError(f"n_heads must be at least 1, got {n_heads}")
-        self.head_dim, self.n_heads, self.config = head_dim, n_heads, config
+        n_heads = whole("n_heads", n_heads, 1)
+        if not isinstance(generator, (torch.Generator, type(None))):
+            raise TypeError(f"generator must be a torch.Generator or None, got {generator!r}")
+        self.head_dim, self.n_heads, self.config = int(head_dim), n_heads, config
         kept = kept_frequencies(head_dim, config)
         n_kept, n_pairs = len(kept), series_pairs(head_dim, len(kept), config)
-        rows = main_rows(n_kept, n_pairs, config.main_frequency)
-        rows += [-1] * (n_pairs - len(rows))
-        if -1 in rows:
+        eye = step_eye(n_kept, n_pairs, config.main_frequency)
+        if lacking := int((eye.sum(0) == 0).sum()):
             warnings.warn(
-                f"{rows.count(-1)} of {n_pairs} pairs carry noise and no main frequency (head_dim = {head_dim}, "
+                f"{lacking} of {n_pairs} pairs carry noise and no main frequency (head_dim = {head_dim}, "
                 f"{n_kept} kept frequencies), as in the official code; main_frequency='spread' gives each one",
                 stacklevel=2,
             )
         if generator is None:
             generator = torch.Generator().manual_seed(config.seed)
         std = noise_std(n_heads, n_kept, n_pairs, config)
-        eye = step_eye(n_kept, n_pairs, config.main_frequency)
+        if std > 1e30:
+            raise ValueError(f"sigma = {config.sigma:g} is too large: the table would overflow float32")
         shape = (n_heads if config.separate_heads else 1, n_kept, n_pairs)
-        self.register_buffer("frequencies", kept.float())
-        self.register_buffer("_block_phase", torch.remainder(kept * _BLOCK, 2 * math.pi).float())
-        self.register_buffer("main_rows", torch.tensor(rows))
+        self.register_buffer("frequencies", kept.float(), persistent=False)
+        self.register_buffer("_frequencies_rest", (kept - kept.float()).float(), persistent=False)
+        self.register_buffer("step_eye", eye)
+        self.register_buffer("noise_std", torch.full_like(eye, std))
         for name in ("cos_coefficients", "sin_coefficients")[: 1 + config.separate_basis]:
             drawn = eye + std * torch.randn(shape, generator=generator)
+            if config.normalize and not drawn.is_meta and (drawn.sum(-2) == 0).any():
+                raise ValueError(
+                    "normalize divides by the sum of a pair's coefficients, which is zero for pairs without a main frequency "
+                    f"and noise (sigma = {config.sigma}); main_frequency='spread' gives each pair one"
+                )
             if config.learnable:
                 self.register_parameter(name, nn.Parameter(drawn))
             else:
@@ -128,6 +142,7 @@ class FourierPositionEmbedding(nn.Module):
 
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The tables of (b, t) positions, which are not checked (that would wait for the device)."""
+        positions = positions.long()
         shape = (len(positions), self.n_heads, positions.shape[1], 2, self.head_dim // 2)
         cos = self.frequencies.new_ones(shape)
         sin = self.frequencies.new_full(shape, self.config.zero_sin)
@@ -142,10 +157,12 @@ class FourierPositionEmbedding(nn.Module):
         return cos.flatten(-2), sin.flatten(-2)
 
     def _phase(self, positions: Tensor) -> Float[Tensor, "batch tokens kept"]:
-        """Phase w n; the part of n in whole blocks is reduced by 2 pi beforehand, so that float32 suffices at any n."""
-        blocks = torch.div(positions, _BLOCK, rounding_mode="floor")
-        rest = positions - blocks * _BLOCK
-        return blocks.unsqueeze(-1) * self._block_phase + rest.unsqueeze(-1) * self.frequencies
+        """Phase w n, computed and reduced by 2 pi in float64; devices without it (mps) compute it in float32."""
+        n = positions.unsqueeze(-1)
+        if positions.device.type == "mps":
+            return n * self.frequencies
+        w = self.frequencies.double() + self._frequencies_rest
+        return torch.remainder(n * w, 2 * math.pi).float()
 
     def _coefficients(self) -> tuple[Tensor, Tensor]:
         cos = self.cos_coefficients
@@ -191,6 +208,11 @@ class FourierPositionEmbedding(nn.Module):
             raise ValueError(f"q and k must have the same batch and tokens; {shapes}")
 
     @property
+    def main_rows(self) -> Int[Tensor, " pairs"]:
+        """(O,) index in ``frequencies`` of each pair's main frequency, -1 where it has none; the largest if ``extend`` gave two."""
+        return torch.where(self.step_eye.sum(0) == 0, -1, self.step_eye.argmax(0))
+
+    @property
     def main_frequencies(self) -> Float[Tensor, " pairs"]:
         """(O,) main frequency of each pair that carries a series, NaN where it has none."""
         found = self.frequencies[self.main_rows.clamp(min=0)]
@@ -201,11 +223,12 @@ class FourierPositionEmbedding(nn.Module):
         cos, sin = (a.detach().mT.expand(self.n_heads, -1, -1) for a in self._coefficients())
         return Spectrum(self.frequencies, (cos + sin) / 2, (cos - sin) / 2)
 
-    def expected_kernel(self, delta: Tensor) -> Float[Tensor, "*any pairs"]:
+    def expected_kernel(self, delta: Tensor | float | int) -> Float[Tensor, "*any pairs"]:
         """Mean over draws of c(n) c(m) + s(n) s(m) at distance delta = n - m, which only depends on the distance.
 
         cos(w_j delta) + tau^2 sum_w cos(w delta) for a pair with main frequency w_j, 1 + ``zero_sin``^2 for the others; a
-        single draw scatters around it and is not shift invariant.
+        single draw scatters around it and is not shift invariant. A pair that ``extend`` gave a second main frequency is
+        relative only in the mean over positions, too: this is that mean.
 
         Parameters
         ----------
@@ -213,7 +236,7 @@ class FourierPositionEmbedding(nn.Module):
 
         Returns
         -------
-        (..., d/2) float32; where ``extend`` made the table, that of a fresh draw.
+        (..., d/2) float32.
 
         Raises
         ------
@@ -221,45 +244,49 @@ class FourierPositionEmbedding(nn.Module):
         """
         if self.config.normalize:
             raise ValueError("expected_kernel has no closed form with normalize=True")
-        n_pairs = len(self.main_rows)
-        tau = noise_std(self.n_heads, len(self.frequencies), n_pairs, self.config)
+        if not isinstance(delta, Tensor):
+            delta = torch.tensor(delta)
         delta = delta.to(self.frequencies).unsqueeze(-1)
-        noise = tau**2 * (delta * self.frequencies).cos().sum(-1, keepdim=True)
-        main = torch.where(self.main_rows < 0, 0.0, (delta * self.main_frequencies).cos())
-        rest = self.frequencies.new_full((self.head_dim // 2 - n_pairs,), 1 + self.config.zero_sin**2)
-        return torch.cat((main + noise, rest.expand(*main.shape[:-1], -1)), -1)
+        main = (delta * self.frequencies).cos() @ (self.step_eye + self.noise_std**2)
+        rest = self.frequencies.new_full((self.head_dim // 2 - main.shape[-1],), 1 + self.config.zero_sin**2)
+        return torch.cat((main, rest.expand(*main.shape[:-1], -1)), -1)
 
-    def extend(self, new_length: int, generator: torch.Generator | None = None) -> FourierPositionEmbedding:
+    def extend(
+        self,
+        new_length: int,
+        generator: torch.Generator | None = None,
+        *,
+        yarn: Mapping[str, Any] | None = None,
+    ) -> FourierPositionEmbedding:
         """The table for training on at another length: old coefficients stay, those of new frequencies are drawn.
 
         Parameters
         ----------
-        new_length : L' in tokens; below L the table is cut.
+        new_length : L' in tokens; below L the table is cut, at L it stays.
         generator : source of the new noise; None takes ``config.seed + new_length``.
+        yarn : YaRN's settings (see ``FopeConfig``); None keeps those of ``config``.
 
         Returns
         -------
         FourierPositionEmbedding on the same device, with coefficients equal to the old ones in [..., :I, :O]. The new rows
         are noise + the new length's step-eye, as in the official code, so a pair may gain a second large coefficient.
         """
-        config = replace(self.config, max_train_length=new_length)
+        config = replace(self.config, max_train_length=new_length, yarn=self.config.yarn if yarn is None else yarn)
         if generator is None:
-            generator = torch.Generator().manual_seed(config.seed + new_length)
+            generator = torch.Generator().manual_seed(config.seed + config.max_train_length)
         longer = type(self)(self.head_dim, self.n_heads, config, generator=generator)
         longer.to(self.frequencies.device)
-        kept = min(len(self.frequencies), len(longer.frequencies))
-        pairs = min(len(self.main_rows), len(longer.main_rows))
+        kept, pairs = (min(a, b) for a, b in zip(self.step_eye.shape, longer.step_eye.shape, strict=True))
         with torch.no_grad():
-            longer.main_rows[:pairs] = torch.where(self.main_rows[:pairs] < kept, self.main_rows[:pairs], -1)
-            for name in ("cos_coefficients", "sin_coefficients")[: 1 + config.separate_basis]:
-                getattr(longer, name)[..., :kept, :pairs] = getattr(self, name)[..., :kept, :pairs]
+            for name, value in self.state_dict().items():
+                getattr(longer, name)[..., :kept, :pairs] = value[..., :kept, :pairs]
         return longer
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
         return (
             f"head_dim={self.head_dim}, n_heads={self.n_heads}, frequencies={len(self.frequencies)}, "
-            f"series_pairs={len(self.main_rows)}, max_train_length={self.config.max_train_length}"
+            f"series_pairs={self.step_eye.shape[1]}, max_train_length={self.config.max_train_length}"
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> FourierPositionEmbedding:
@@ -283,7 +310,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Returns
     -------
     (b, H * g, t, d) in the dtype of x.
+
+    Raises
+    ------
+    ValueError: tables of other heads, tokens, dimension or batch.
     """
+    fits = x.ndim == cos.ndim == 4 and cos.shape == sin.shape and cos.shape[2:] == x.shape[2:]
+    if not fits or len(cos) not in (1, len(x)) or not cos.shape[1] or x.shape[1] % cos.shape[1]:
+        shapes = f"got x {tuple(x.shape)}, cos {tuple(cos.shape)} and sin {tuple(sin.shape)}"
+        raise ValueError(f"x must be (b, H * g, tokens, d), cos and sin (1 or b, H, tokens, d); {shapes}")
     half, grouped = x.shape[-1] // 2, x.shape[1] != cos.shape[1]
     c, s = cos[..., :half], sin[..., :half]
     y = x
@@ -295,13 +330,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _check_positions(positions: Any) -> None:
+    """Raise an error unless these are whole numbers of at least 0, (tokens,) or (batch, tokens)."""
     if not isinstance(positions, Tensor):
         raise TypeError(f"positions must be a tensor of whole numbers, got {_kind(positions)}")
     if positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool:
         raise TypeError(f"positions must be whole numbers, got dtype {positions.dtype}")
     if positions.ndim not in (1, 2):
         raise ValueError(f"positions must be (tokens,) or (batch, tokens), got shape {tuple(positions.shape)}")
-    if positions.numel() and not positions.is_meta and not torch.compiler.is_compiling() and positions.min() < 0:
+    if positions.numel() and not positions.is_meta and not torch.compiler.is_compiling() and positions.long().min() < 0:
         raise ValueError(f"positions must be at least 0, got {int(positions.min())}")
 
 

@@ -63,7 +63,7 @@ def passkey_prompts(
 def passkey_accuracy(
     model: Any,
     tokenizer: Any,
-    lengths: Iterable[int],
+    lengths: Any,
     n: int = 1000,
     *,
     batch_size: int = 8,
@@ -75,7 +75,7 @@ def passkey_accuracy(
     ----------
     model : a transformers model with ``generate``.
     tokenizer : its tokenizer.
-    lengths : tokens of a prompt.
+    lengths : several whole numbers, tokens of a prompt.
     n : prompts per length; the paper takes 1000.
     batch_size : prompts at once.
     seed : of numbers and depths.
@@ -91,7 +91,7 @@ def passkey_accuracy(
     _check_batch_size(batch_size)
     device, found = next(model.parameters()).device, {}
     with _EvalMode(model):
-        for length in lengths:
+        for length in _checked_lengths(lengths):
             ids, keys = passkey_prompts(tokenizer, length, n, seed=seed)
             right = 0
             new = max(len(tokenizer(f" {key}", add_special_tokens=False)["input_ids"]) for key in keys) + 1
@@ -109,7 +109,7 @@ def passkey_accuracy(
 
 @torch.no_grad()
 def perplexity_by_length(
-    model: Any, ids: Tensor, lengths: Iterable[int], *, batch_size: int = 8, last: int | None = None
+    model: Any, ids: Tensor, lengths: Any, *, batch_size: int = 8, last: int | None = None
 ) -> dict[int, float]:
     """Perplexity on windows of each length, exp of the mean next-token loss.
 
@@ -117,7 +117,7 @@ def perplexity_by_length(
     ----------
     model : called on (b, length) int64; gives logits, or an object with ``logits``, of shape (b, length, vocabulary).
     ids : (tokens,) the text; it is cut into windows that do not overlap, and what is left over is not used.
-    lengths : tokens of a window, at least 2.
+    lengths : several whole numbers, tokens of a window, at least 2.
     batch_size : windows at once.
     last : score only the last so many tokens of a window; None scores all but the first.
 
@@ -135,9 +135,13 @@ def perplexity_by_length(
         raise TypeError("ids must be a 1-D tensor of whole numbers")
     if last is not None and last < 1:
         raise ValueError(f"last must be at least 1, got {last}")
+    vocabulary = getattr(getattr(model, "config", None), "vocab_size", None)
+    if ids.numel() and (ids.min() < 0 or (vocabulary is not None and ids.max() >= vocabulary)):
+        bound = "" if vocabulary is None else f" and below the vocabulary's {vocabulary}"
+        raise ValueError(f"ids must be at least 0{bound}, got {int(ids.min())} to {int(ids.max())}")
     device, found = next(model.parameters()).device, {}
     with _EvalMode(model):
-        for length in lengths:
+        for length in _checked_lengths(lengths):
             if length < 2:
                 raise ValueError(f"lengths must be at least 2, got {length}")
             if len(ids) < length:
@@ -150,7 +154,8 @@ def perplexity_by_length(
                 losses = cross_entropy(logits.float().mT, batch[:, 1:].to(logits.device), reduction="none")
                 losses = losses if last is None else losses[:, -last:]
                 total, count = total + float(losses.double().sum()), count + losses.numel()
-            found[length] = math.exp(total / count)
+            mean = total / count
+            found[length] = math.exp(mean) if mean < 709 else math.inf
     return found
 
 
@@ -165,6 +170,13 @@ class _EvalMode:
 
     def __exit__(self, *_: object) -> None:
         self.model.train(self.training)
+
+
+def _checked_lengths(lengths: Any) -> list[int]:
+    values = list(lengths) if isinstance(lengths, Iterable) and not isinstance(lengths, (str, bytes)) else None
+    if values is None or not all(hasattr(value, "__index__") and not isinstance(value, bool) for value in values):
+        raise TypeError(f"lengths must be several whole numbers, got {lengths!r}")
+    return [int(value) for value in values]
 
 
 def _check_batch_size(batch_size: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from icml25.fope.config import FopeConfig
+from icml25.fope.config import FopeConfig, check_config, checked_yarn, number, whole
 
 
 def rope_frequencies(dim: int, theta: float | int = 10000.0) -> Float[Tensor, " pairs"]:
@@ -25,10 +25,11 @@ def rope_frequencies(dim: int, theta: float | int = 10000.0) -> Float[Tensor, " 
 
     Raises
     ------
-    ValueError: dim is odd or below 2.
+    ValueError: dim is odd or below 2, or theta is not above 1.
     """
-    if dim < 2 or dim % 2:
+    if whole("dim", dim, -math.inf) < 2 or dim % 2:
         raise ValueError(f"dim must be even and at least 2, got {dim}")
+    number("theta", theta, 1, strict=True)
     return float(theta) ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
@@ -59,6 +60,7 @@ def kept_frequencies(head_dim: int, config: FopeConfig) -> Float[Tensor, " kept"
     ------
     ValueError: none survives, or n_freq_dim < head_dim.
     """
+    check_config(config)
     dim = head_dim
     if config.n_freq_dim is not None:
         if config.n_freq_dim < head_dim:
@@ -99,7 +101,14 @@ def yarn_frequencies(
     beta_fast, beta_slow : turns within ``original_length`` from which on a frequency is left alone, and below which it is
         divided.
     factor : strength of what is left alone, 1 for all of it.
+
+    Raises
+    ------
+    ValueError, TypeError: naming the setting, as ``FopeConfig(yarn=...)``.
     """
+    number("theta", theta, 1, strict=True)
+    settings = {"scale": scale, "original_length": original_length}
+    checked_yarn(settings | {"beta_fast": beta_fast, "beta_slow": beta_slow, "factor": factor})
     dim = 2 * len(frequencies)
 
     def index(turns: float) -> float:
@@ -140,7 +149,13 @@ def step_eye(n_kept: int, n_pairs: int, main_frequency: str = "code") -> Float[T
     Returns
     -------
     (I, O) float32; the identity when I = O.
+
+    Raises
+    ------
+    ValueError: not 1 <= O <= I.
     """
+    if whole("n_pairs", n_pairs, 1) > whole("n_kept", n_kept, 1):
+        raise ValueError(f"n_pairs must be at most n_kept = {n_kept}, got {n_pairs}")
     eye = torch.zeros(n_kept, n_pairs)
     rows = main_rows(n_kept, n_pairs, main_frequency)
     eye[rows, range(len(rows))] = 1

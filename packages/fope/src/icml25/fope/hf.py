@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections.abc import Mapping
 from functools import cache as memoise
+from importlib import import_module
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from icml25.fope.config import FopeConfig
+from icml25.fope.config import FopeConfig, check_config
 from icml25.fope.embedding import FourierPositionEmbedding, rotate
 
 # SmolLM and SmolLM2 are of the Llama class.
@@ -83,8 +85,17 @@ def _fope_attention(base: type[nn.Module]) -> type[nn.Module]:
     else:
         window = property(lambda self: getattr(self, "sliding_window", None))
     eager = staticmethod(sys.modules[base.__module__].eager_attention_forward)
-    members = {"forward": _attention_forward, "norm": norm, "window": window, "eager": eager}
+    members = {"forward": _attention_forward, "norm": norm, "window": window, "eager": eager, "__module__": __name__}
     return type(f"Fope{base.__name__}", (base,), members)
+
+
+def __getattr__(name: str) -> Any:
+    """The converted attention classes by their names, which is how pickle finds them."""
+    base = name.removeprefix("Fope")
+    if base == name or base not in _SUPPORTED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    family = base.removesuffix("Attention").lower()
+    return _fope_attention(getattr(import_module(f"transformers.models.{family}.modeling_{family}"), base))
 
 
 def convert_model(model: PreTrainedModel, config: FopeConfig) -> PreTrainedModel:
@@ -113,7 +124,8 @@ def convert_model(model: PreTrainedModel, config: FopeConfig) -> PreTrainedModel
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model must be a transformers PreTrainedModel, got {type(model).__name__}")
-    if getattr(model.config, "fope", None) is not None:
+    check_config(config)
+    if isinstance(getattr(_body(model), "rotary_emb", None), FourierPositionEmbedding):
         raise TypeError(f"model ({type(model).__name__}) has FoPE already; extend_model extends it, load_fope loads it")
     _install(model, config)
     model.config.fope = config.to_dict()
@@ -178,14 +190,21 @@ def _place(body: Any, rotary: FourierPositionEmbedding) -> None:
         add_hook_to_module(rotary, old._hf_hook)
 
 
-def extend_model(model: PreTrainedModel, new_length: int, generator: torch.Generator | None = None) -> PreTrainedModel:
+def extend_model(
+    model: PreTrainedModel,
+    new_length: int,
+    generator: torch.Generator | None = None,
+    *,
+    yarn: Mapping[str, Any] | None = None,
+) -> PreTrainedModel:
     """Prepare a FoPE model for training on at another length, in place (see ``FourierPositionEmbedding.extend``).
 
     Parameters
     ----------
     model : a converted model.
-    new_length : L' in tokens.
+    new_length : L' in tokens; L itself to change nothing but ``yarn``.
     generator : source of the new coefficients' noise; None takes the seed of the settings plus ``new_length``.
+    yarn : YaRN's settings (see ``FopeConfig``); None keeps the model's.
 
     Returns
     -------
@@ -195,10 +214,10 @@ def extend_model(model: PreTrainedModel, new_length: int, generator: torch.Gener
     ------
     TypeError: the model was not converted.
     """
-    body = _body(model)
-    if not isinstance(getattr(body, "rotary_emb", None), FourierPositionEmbedding):
+    body = _body(model) if isinstance(model, PreTrainedModel) else None
+    if body is None or not isinstance(getattr(body, "rotary_emb", None), FourierPositionEmbedding):
         raise TypeError(f"model ({type(model).__name__}) has no FoPE; convert_model converts it")
-    longer = body.rotary_emb.extend(new_length, generator)
+    longer = body.rotary_emb.extend(new_length, generator, yarn=yarn)
     _place(body, longer)
     model.config.fope = longer.config.to_dict()
     return model
@@ -219,8 +238,12 @@ def load_fope(path: str | Path, **kwargs: Any) -> PreTrainedModel:
     Raises
     ------
     FileNotFoundError: there is no such folder, or no safetensors file in it.
-    ValueError: the model in it is not a converted one, or its coefficients are missing.
+    ValueError: the model in it is not a converted one or not of a class of transformers; its coefficients are missing, do
+        not fit its settings or cannot be read.
+    TypeError: ``output_loading_info``, which this does not give.
     """
+    if kwargs.get("output_loading_info"):
+        raise TypeError("output_loading_info is not supported: load_fope returns the model alone")
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"path must be a folder with config.json, got {folder}")
@@ -228,19 +251,34 @@ def load_fope(path: str | Path, **kwargs: Any) -> PreTrainedModel:
     settings = getattr(config, "fope", None)
     if settings is None:
         raise ValueError(f"{folder} holds no FoPE model: its config.json has no 'fope'")
+    try:
+        fope = FopeConfig(**settings)
+    except TypeError as error:
+        raise ValueError(f"{folder / 'config.json'} holds no valid 'fope' settings: {error}") from error
     stored = _stored_tables(folder)
-    architecture = getattr(transformers, (config.architectures or [""])[0])
+    name = (config.architectures or ["none"])[0]
+    architecture = getattr(transformers, name, None)
+    if architecture is None:
+        raise ValueError(
+            f"the class of the model in {folder} is {name}, which transformers does not have; build it, call convert_model "
+            "and load the state into it"
+        )
     # transformers would list the table's entries as unexpected
     quiet = type(architecture.__name__, (architecture,), {"_keys_to_ignore_on_load_unexpected": [r"rotary_emb\."]})
     model = quiet.from_pretrained(folder, config=config, **kwargs)
     model.__class__ = architecture
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said when it was converted
-        _install(model, FopeConfig(**settings))
+        _install(model, fope)
     rotary = _body(model).rotary_emb
     if missing := set(rotary.state_dict()) - set(stored):
         raise ValueError(f"{folder} lacks the coefficients {', '.join(sorted(missing))}")
-    rotary.load_state_dict(stored)
+    try:
+        rotary.load_state_dict(stored)
+    except RuntimeError as error:
+        raise ValueError(
+            f"the coefficients stored in {folder} do not fit the settings in its config.json: {error}"
+        ) from error
     return model
 
 
@@ -253,6 +291,9 @@ def _stored_tables(folder: Path) -> dict[str, Tensor]:
     for name in sorted(names):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name} is missing")
-        with safe_open(folder / name, framework="pt") as file:
-            found |= {key.rpartition(_STORED)[2]: file.get_tensor(key) for key in file.keys() if _STORED in key}  # noqa: SIM118
+        try:
+            with safe_open(folder / name, framework="pt") as file:
+                found |= {key.rpartition(_STORED)[2]: file.get_tensor(key) for key in file.keys() if _STORED in key}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{folder / name} cannot be read: {error}") from error
     return found

@@ -146,7 +146,7 @@ class _Groups:
 def _scaled(v: np.ndarray) -> np.ndarray:
     """Values whose squares can be summed: very large or small ones times a power of two, which changes no correlation."""
     largest = float(np.abs(v).max(initial=0))
-    return v if largest == 0 or 1e-100 < largest < 1e100 else np.ldexp(v, -math.frexp(largest)[1])
+    return v if largest == 0 or 1e-30 < largest < 1e30 else np.ldexp(v, -math.frexp(largest)[1])
 
 
 def correlation_test(

@@ -246,7 +246,7 @@ def pile(public: dict[str, Any], written: dict[str, Any]) -> tuple[dict[str, np.
             groups.append((name.removeprefix("tokens_"), tokens, keys, 16, int(match[1])))
     count, width = sum(len(group[1]) for group in groups), max(group[1].shape[1] for group in groups)
     place = np.random.default_rng([public["shuffle"], 1]).permutation(count)
-    arrays = {name: np.zeros(count, dtype=np.int64) for name in ("keys", "bits", "layers")}
+    arrays: dict[str, np.ndarray] = {name: np.zeros(count, dtype=np.int64) for name in ("keys", "bits", "layers")}
     arrays["texts"] = np.full((count, width), -1, dtype=np.int64)
     places, start = {}, 0
     for name, tokens, keys, bits, layers in groups:
@@ -361,8 +361,8 @@ def _readings(public: dict[str, Any], truth: dict[str, Any], result: dict[str, A
         columns["excess_alarms"] = max(0.0, float((np.arange(1, len(null) + 1) / len(null) - null).max()))
         if z is not None:
             columns["false_alarms_normal"] = np.mean(z[places["null"]] >= NORMAL_QUANTILE)
-    depth = {d: columns.get(f"bit_accuracy_layers_{d}") for d in (1, 2, 5, 10)}
-    if None not in depth.values():
+    depth = {d: columns[name] for d in (1, 2, 5, 10) if (name := f"bit_accuracy_layers_{d}") in columns}
+    if len(depth) == 4:
         columns["layers_gain"] = depth[10] - depth[1]
         columns["layers_smallest_step"] = min(depth[b] - depth[a] for a, b in ((1, 2), (2, 5), (5, 10)))
     return columns

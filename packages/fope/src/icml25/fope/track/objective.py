@@ -13,12 +13,13 @@ from icml25.shared.datasets import load
 from icml25.shared.problems import ProblemObjective
 
 READ_AT = (1, 2, 4, 8)  # times the training length
+READINGS = ("interpolation", "yarn")  # other ways to read the same weights beyond it, which a solver may add
 SYMBOLS, KEYS = 32, 4
 MARKER, QUERY = SYMBOLS + 2 * KEYS, SYMBOLS + 2 * KEYS + 1
-SIZES = {  # steps on the chain and on text, sequences in a batch, tokens read per length
-    "smoke": (3, 3, 4, 1024),
-    "quick": (450, 400, 32, 32768),
-    "paper": (10000, 10000, 64, 2**20),
+SIZES = {  # steps, sequences in a batch, tokens read per length
+    "smoke": (3, 4, 1024),
+    "quick": (250, 32, 16384),
+    "paper": (10000, 64, 2**20),
 }
 
 
@@ -64,16 +65,19 @@ def windows(text, n, length, rng):
 
 
 class Reading:
-    """Train on ``train`` (n, L) in its order; return ``loss_T`` (m, T - 1), and ``answer_T`` (m, 2), per ``test_T`` (m, T)."""
+    """Train on ``train`` (n, L) in its order; return ``loss_T`` (m, T - 1), and ``answer_T`` (m, 2), per ``test_T`` (m, T).
+
+    ``loss_T_yarn`` and the like are of the same weights, read otherwise.
+    """
 
     @staticmethod
     def draw(settings, *, seed, budget):
         """Training sequences of L tokens, and test sequences of L, 2L, 4L and 8L tokens."""
-        chain_steps, text_steps, batch_size, tokens = SIZES[budget]
+        steps, batch_size, tokens = SIZES[budget]
         length, corpus = settings["length"], settings["corpus"]
-        steps = chain_steps if corpus == "markov_passkey" else text_steps
         fit, unseen = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
-        public = {"length": length, "batch_size": batch_size, "corpus": corpus}
+        size = "narrow" if budget == "quick" and corpus != "markov_passkey" else budget  # two minutes for all
+        public = {"length": length, "batch_size": batch_size, "corpus": corpus, "size": size}
         tests = {f"test_{m * length}": (tokens // (m * length), m * length) for m in READ_AT}
         if corpus == "markov_passkey":
             public |= {"vocabulary": QUERY + 1, "train": markov_passkey(steps * batch_size, length, fit)}
@@ -84,19 +88,23 @@ class Reading:
 
     @staticmethod
     def evaluate(public, truth, result):
-        """Mean loss at each length, its rise over that at L, and how often both keys come back."""
+        """Mean loss at each length, its rise over that at L, and how often both keys come back; also for other readings."""
         out = {}
         for m in READ_AT:
             length = m * public["length"]
-            tokens, loss = public[f"test_{length}"], result[f"loss_{length}"]
-            if loss.shape != (len(tokens), length - 1) or not np.isfinite(loss).all():
-                raise ValueError(
-                    f"loss_{length} must be finite and of shape {(len(tokens), length - 1)}, got {loss.shape}"
-                )
-            out[f"loss_{m}"] = float(loss.mean())
-            if public["corpus"] == "markov_passkey":
-                out[f"passkey_{m}"] = float((result[f"answer_{length}"] == tokens[:, -2:]).all(1).mean())
-        return out | {f"rise_{m}": out[f"loss_{m}"] - out["loss_1"] for m in READ_AT[1:]}
+            tokens = public[f"test_{length}"]
+            for end in ("", *(f"_{reading}" for reading in READINGS if f"loss_{length}_{reading}" in result)):
+                loss, name = result[f"loss_{length}{end}"], f"loss_{length}{end}"
+                if loss.shape != (len(tokens), length - 1) or not np.isfinite(loss).all():
+                    raise ValueError(
+                        f"{name} must be finite and of shape {(len(tokens), length - 1)}, got {loss.shape}"
+                    )
+                out[f"loss_{m}{end}"] = float(loss.mean())
+                if m > 1:
+                    out[f"rise_{m}{end}"] = out[f"loss_{m}{end}"] - out["loss_1"]
+                if public["corpus"] == "markov_passkey":
+                    out[f"passkey_{m}{end}"] = float((result[f"answer_{length}{end}"] == tokens[:, -2:]).all(1).mean())
+        return out
 
     @staticmethod
     def example(public):

@@ -9,7 +9,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 
 SIZES = {  # width, heads, layers, hidden width of the MLP, learning rate
     "smoke": (32, 1, 1, 64, 3e-3),
-    "quick": (64, 2, 2, 128, 4e-3),
+    "quick": (128, 4, 2, 128, 4e-3),
+    "narrow": (64, 2, 2, 128, 4e-3),
     "paper": (512, 8, 8, 2048, 6e-4),  # the paper's 60M model
 }
 
@@ -61,7 +62,7 @@ class Decoder(nn.Module):
 
 def train(position, arrays, params):
     """One pass over ``train`` (n, L) in its order: AdamW as in the paper, warm-up, cosine to a tenth."""
-    size = params["budget"]
+    size = params["size"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(params["seed"])
@@ -116,5 +117,5 @@ def train_and_read(position, arrays, params):
 def warm_up():
     """Load what the clock should not see."""
     arrays = {"train": np.zeros((2, 8), dtype=np.uint8), "test_8": np.zeros((1, 8), dtype=np.uint8)}
-    params = {"budget": "smoke", "seed": 0, "vocabulary": 2, "batch_size": 1}
+    params = {"size": "smoke", "seed": 0, "vocabulary": 2, "batch_size": 1}
     train_and_read(lambda tokens: (None, None), arrays, params)

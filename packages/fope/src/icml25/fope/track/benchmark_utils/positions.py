@@ -24,7 +24,7 @@ class RoPE(nn.Module):
 
     def __init__(self, dim, length, reading="plain"):
         super().__init__()
-        self.length, self.reading = length, reading
+        self.length, self.reading = length, reading  # the latter may be changed between readings
         self.register_buffer("frequencies", 10000.0 ** (-torch.arange(0, dim, 2) / dim))
 
     def forward(self, tokens):

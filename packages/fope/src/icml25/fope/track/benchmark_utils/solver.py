@@ -10,6 +10,8 @@ class PositionSolver(BaseSolver):
 
     sampling_strategy = "run_once"
     position = ""
+    readings = ()  # further ways to read the same weights
+    every_seed = False  # whether claims compare with it
     paper_only = False
 
     def skip(self, problem, budget, seed=0, corpus="", **_):
@@ -18,21 +20,17 @@ class PositionSolver(BaseSolver):
             return True, "only reads"
         if budget != "paper" and self.paper_only:
             return True, "left to the paper budget"
-        if budget != "paper" and not self._every_seed() and (seed or corpus != "markov_passkey"):
+        if budget != "paper" and not self.every_seed and (seed or corpus != "markov_passkey"):
             return True, "one seed of markov_passkey outside the paper budget"
         return False, None
 
-    def _every_seed(self):
-        """Whether claims compare with it."""
-        return False
-
-    def set_objective(self, problem, budget, seed, length, vocabulary, batch_size, corpus, **arrays):
+    def set_objective(self, problem, budget, seed, length, vocabulary, batch_size, corpus, size, **arrays):
         """Note the problem."""
         self.arrays = arrays
         self.params = {
             "position": self.position,
-            "reading": getattr(self, "reading", "plain"),
-            "budget": budget,
+            "readings": self.readings if budget != "quick" or (corpus == "markov_passkey" and not seed) else (),
+            "size": size,
             "seed": int(seed),
             "length": int(length),
             "vocabulary": int(vocabulary),

@@ -8,3 +8,4 @@ class Solver(PositionSolver):
 
     name = "NoPE"
     position = "nope"
+    paper_only = True

@@ -1,14 +1,12 @@
-"""RoPE; beyond the training length read as it is, by position interpolation, or by YaRN (without further training)."""
+"""RoPE; the same weights also read by position interpolation and by YaRN beyond the training length."""
 
 from benchmark_utils.solver import PositionSolver
 
 
 class Solver(PositionSolver):
-    """RoPE; beyond the training length read as it is, by position interpolation, or by YaRN (without further training)."""
+    """RoPE; the same weights also read by position interpolation and by YaRN beyond the training length."""
 
     name = "RoPE"
-    parameters = {"reading": ["plain", "interpolation", "yarn"]}  # noqa: RUF012
     position = "rope"
-
-    def _every_seed(self):
-        return self.reading == "plain"
+    readings = ("interpolation", "yarn")
+    every_seed = True
