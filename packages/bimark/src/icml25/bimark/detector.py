@@ -84,7 +84,7 @@ class BiMarkDetector:
         self.vocab_size = vocab_size
         self.window = config.window
         self.n_layers = config.n_layers
-        self.alpha = alpha
+        self.alpha = float(alpha)
         self._prf = ContextPRF(config.key_bytes, self.message_bits, self.n_layers)
         self._members = np.ascontiguousarray(partitions(config.key_bytes, self.n_layers, vocab_size).T)  # (|V|, d)
 

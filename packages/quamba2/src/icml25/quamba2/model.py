@@ -163,7 +163,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
         ValueError: configuration and weights were not saved together; tensors are missing, unknown or of other shapes.
         """
         wanted = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(*args, **kwargs, output_loading_info=True)
+        loaded: Any = super().from_pretrained(*args, **kwargs, output_loading_info=True)
+        model, info = loaded
         wrong = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
         if any(wrong.values()):
             found = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in wrong.items() if keys)
