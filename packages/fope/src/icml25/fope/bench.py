@@ -100,7 +100,7 @@ class Solver(BaseSolver):
         """Leave out what no claim asks for outside the paper budget."""
         if problem not in self.problems:
             return True, "not a problem of positions"
-        if problem != "reading" and seed and budget != "paper":
+        if problem == "floor" and seed and budget != "paper":
             return True, "nothing is random"
         if self.variant == "fope" or (budget == "paper" and problem == "reading"):
             return False, None
