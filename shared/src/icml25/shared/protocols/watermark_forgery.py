@@ -25,7 +25,7 @@ from collections.abc import Callable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,6 +39,7 @@ DETECTED = 3.0902  # z of one-sided p = 0.001
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
+@runtime_checkable
 class Watermark(Protocol):
     """A scheme with its key, for the chain that writes.
 
@@ -102,7 +103,7 @@ class RedGreen:
 
     once = False
 
-    def __init__(self, key: int, h: int, gamma: float = 0.5, delta: float = 2.0) -> None:
+    def __init__(self, key: int, h: int, gamma: float | int = 0.5, delta: float | int = 2.0) -> None:
         self.h, self.null_mean, self.null_variance = h, gamma, gamma * (1 - gamma)
         self.about = {"scheme": "kgw", "key": key, "h": h, "gamma": gamma}
         self._start = _mix(np.array([key], dtype=np.uint64))[0]
@@ -162,7 +163,7 @@ class _Chain:
         self.table = _Table(self.p)
         self._flat_support = (self.support + VOCAB * np.arange(VOCAB)[:, None]).ravel()
 
-    def blurred(self, noise: float, rng: np.random.Generator) -> _Chain:
+    def blurred(self, noise: float | int, rng: np.random.Generator) -> _Chain:
         """The same chain with noise on its logits: what somebody else's model is."""
         other = object.__new__(_Chain)
         other.support, other.start = self.support, self.start
@@ -264,7 +265,7 @@ def _pack(ids: np.ndarray) -> np.ndarray:
     return packed
 
 
-def _distillation(chain: _Chain, learned: _Learned, rng: np.random.Generator, kappa: float = 10.0) -> Choose:
+def _distillation(chain: _Chain, learned: _Learned, rng: np.random.Generator, kappa: float | int = 10.0) -> Choose:
     base = _plain(chain, rng)
 
     def choose(texts: np.ndarray, t: int) -> np.ndarray:
@@ -276,7 +277,7 @@ def _distillation(chain: _Chain, learned: _Learned, rng: np.random.Generator, ka
     return choose
 
 
-def _stealing(chain: _Chain, learned: _Learned, rng: np.random.Generator, attention: float = 3.0) -> Choose:
+def _stealing(chain: _Chain, learned: _Learned, rng: np.random.Generator, attention: float | int = 3.0) -> Choose:
     def choose(texts: np.ndarray, t: int) -> np.ndarray:
         context = texts[:, t - learned.h : t]
         candidates, p = chain.support[context[:, -1]], chain.p[context[:, -1]]
@@ -530,7 +531,7 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     return _floats(extra | columns)
 
 
-def watermark_z(colors: np.ndarray, null_mean: float, null_variance: float) -> np.ndarray:
+def watermark_z(colors: np.ndarray, null_mean: float | int, null_variance: float | int) -> np.ndarray:
     """The plain detector: z of the mean colour of each text, (N,) for colours (N, T) with NaN where not scored."""
     scored = np.isfinite(colors)
     n = scored.sum(axis=-1)

@@ -275,7 +275,9 @@ def _tokens(public: dict[str, Any], written: dict[str, Any], name: str, length: 
     return tokens.astype(np.int64)
 
 
-def _checked(result: dict[str, Any], name: str, shape: tuple[int, ...], low: float, high: float) -> np.ndarray:
+def _checked(
+    result: dict[str, Any], name: str, shape: tuple[int, ...], low: float | int, high: float | int
+) -> np.ndarray:
     """Numbers that a solver returned: exactly this shape, within these bounds."""
     values = np.asarray(result[name])
     if values.shape != shape:
