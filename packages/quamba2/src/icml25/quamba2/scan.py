@@ -112,17 +112,25 @@ def _ssd_block(
     kept = (dx * (s[..., -1:] - s).exp()[..., None]).transpose(3, 4)  # b k g c h p
     local = (kept.reshape(batch, chunks, groups, c, per * width).mT @ B).view(batch, chunks, heads, width, n_states)
     shrink = s[..., -1].exp().reshape(batch, chunks, heads, 1, 1)
+    previous, state = _between_chunks(local, shrink, state, on_states)
+    off = C @ previous.view(batch, chunks, groups, per * width, n_states).mT  # b k g c (h p)
+    off = off.view(batch, chunks, groups, c, per, width).transpose(3, 4)
+    y = torch.addcmul(y, off, s.exp()[..., None])
+    return y.permute(0, 1, 4, 2, 3, 5).reshape(batch, chunks * c, heads, width)[:, :length], state
+
+
+def _between_chunks(
+    local: Tensor, shrink: Tensor, state: Tensor, on_states: Callable[[Tensor], None] | None
+) -> tuple[Tensor, Tensor]:
+    """States before each chunk and after the last: h <- shrink_k h + local_k, with chunks in dimension 1."""
     before = []
-    for k in range(chunks):
+    for k in range(local.shape[1]):
         before.append(state)
         state = torch.addcmul(local[:, k], shrink[:, k], state)
     previous = torch.stack(before, 1)
     if on_states is not None:
         on_states(torch.cat([previous[:, 1:], state[:, None]], 1))
-    off = C @ previous.view(batch, chunks, groups, per * width, n_states).mT  # b k g c (h p)
-    off = off.view(batch, chunks, groups, c, per, width).transpose(3, 4)
-    y = torch.addcmul(y, off, s.exp()[..., None])
-    return y.permute(0, 1, 4, 2, 3, 5).reshape(batch, chunks * c, heads, width)[:, :length], state
+    return previous, state
 
 
 def ssd_step(
@@ -194,13 +202,7 @@ def selective_scan(
     for i in range(c):
         end = torch.addcmul((dts[i] * xs[i])[..., None] * Bs[i][:, :, None], (dts[i][..., None] * A).exp(), end)
     shrink = (steps[1].sum(2)[..., None] * A).exp()
-    before = []
-    for k in range(chunks):
-        before.append(state)
-        state = torch.addcmul(end[:, k], shrink[:, k], state)
-    h = torch.stack(before, 1)
-    if on_states is not None:
-        on_states(torch.cat([h[:, 1:], state[:, None]], 1))
+    h, state = _between_chunks(end, shrink, state, on_states)
     outputs = []
     for i in range(c):
         h = torch.addcmul((dts[i] * xs[i])[..., None] * Bs[i][:, :, None], (dts[i][..., None] * A).exp(), h)
