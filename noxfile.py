@@ -16,7 +16,8 @@ ROOT = Path(__file__).parent
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
 DIST = ROOT / ".nox" / "dist"
 EXTRAS = ("--extra", "bench", "--extra", "test")
-DATA_WHEELS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["data"]
+GROUPS = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+DATA_WHEELS = GROUPS["data"]
 DATA = ROOT.parent / "shared" / "data"
 
 nox.needs_version = ">=2025.2.9"
@@ -34,11 +35,11 @@ if DATA.is_dir():
     ENV["ICML25_DATA"] = os.environ.get("ICML25_DATA", str(DATA))
 
 
-def _sync(session: nox.Session, *arguments: str, lock: str = "--locked") -> None:
+def _sync(session: nox.Session, *arguments: str) -> None:
     """Install from uv.lock into the session's environment."""
     session.env.update(ENV)
     target = {"UV_PROJECT_ENVIRONMENT": session.virtualenv.location}
-    session.run_install("uv", "sync", lock, "--quiet", *arguments, env=target, external=True)
+    session.run_install("uv", "sync", "--locked", "--quiet", *arguments, env=target, external=True)
 
 
 def _wheel(session: nox.Session, distribution: str) -> Path:
@@ -156,8 +157,7 @@ def bench(session: nox.Session) -> None:
 @nox.session
 def new(session: nox.Session) -> None:
     """A new package from the scaffold: ``nox -s new -- NAME [--data backend=jax ...]``."""
-    # Frozen: a second new package is made before the first one is in the lock.
-    _sync(session, "--only-group", "scaffold", lock="--frozen")
+    session.install(*GROUPS["scaffold"])  # not from the lock, which does not know the last new package yet
     name, *options = session.posargs
     target = f"packages/{name}"
     unasked = [] if sys.stdin.isatty() else ["--defaults"]

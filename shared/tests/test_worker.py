@@ -1,6 +1,8 @@
 """Which data sets a group of solvers is started on."""
 
-from icml25.shared.worker import _usable
+from types import SimpleNamespace
+
+from icml25.shared.worker import _problems, _usable
 
 
 class Posed:
@@ -22,16 +24,24 @@ class Missing:
 def test_data_sets_of_other_problems_are_not_started() -> None:
     told = []
     tell = lambda event, **content: told.append((event, content))  # noqa: E731
-    assert _usable(Posed("a"), {"a", "b"}, tell)
-    assert not _usable(Posed("c"), {"a", "b"}, tell)
-    assert _usable(Posed("c"), set(), tell)  # a track of one problem names none
-    assert _usable(Posed(None), set(), tell)
+    assert _usable(Posed("a"), [{"a", "b"}], tell)
+    assert not _usable(Posed("c"), [{"a", "b"}], tell)
+    assert not _usable(Posed("a"), [{"a", "b"}, {"b"}], tell)  # baselines of both, run for a package that solves b
+    assert _usable(Posed("c"), [], tell)  # a track of one problem names none
+    assert _usable(Posed(None), [], tell)
     assert not told
+
+
+def test_solvers_that_name_no_problem_run_on_all() -> None:
+    one, two, any_ = SimpleNamespace(problems=("a",)), SimpleNamespace(problems=("b", "c")), SimpleNamespace()
+    assert _problems([one, two]) == {"a", "b", "c"}
+    assert _problems([one, any_]) == set()
+    assert _problems([]) == set()
 
 
 def test_a_data_set_that_cannot_be_had_is_reported() -> None:
     told = []
-    assert not _usable(Missing(), {"a"}, lambda event, **content: told.append(content["unit"]))
+    assert not _usable(Missing(), [{"a"}], lambda event, **content: told.append(content["unit"]))
     assert told == [
         {
             "dataset": "missing",

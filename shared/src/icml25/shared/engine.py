@@ -41,6 +41,7 @@ class Group:
     Attributes
     ----------
     patterns : benchopt selectors, a solver file with optional parameters in brackets.
+    company : solver files of packages; only data sets whose problem one of them solves are run. Empty: all data sets.
     """
 
     track: Track
@@ -48,6 +49,7 @@ class Group:
     patterns: tuple[str, ...]
     budget: str
     seeds: tuple[int, ...]
+    company: tuple[str, ...] = ()
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -122,7 +124,8 @@ def plan(
 
     Parameters
     ----------
-    names : packages (their tracks, with the tracks' baselines) and tracks (with all packages on them).
+    names : packages (their tracks, with the tracks' baselines on the problems that they solve) and tracks (with all
+        packages on them).
     budget : "smoke", "quick" or "paper".
     seeds : instead of the budget's own.
     solvers : keep only these solvers, by name with optional parameters in brackets.
@@ -148,10 +151,11 @@ def plan(
         files = ({BASELINES: track.baselines} if baselines else {}) | {
             m.name: [m.solvers[track.name]] for m in packages
         }
+        company = () if track.name in names or not names else tuple(str(m.solvers[track.name]) for m in packages)
         for package, paths in files.items():
             patterns = tuple(_select(paths, solvers)) if solvers else tuple(map(str, paths))
             if patterns:
-                groups.append(Group(track, package, patterns, budget, tuple(seeds or settings.seeds)))
+                groups.append(Group(track, package, patterns, budget, tuple(seeds or settings.seeds), company))
     if not groups:
         known = sorted({name for track in tracks.values() for name in _solver_names(track, methods)})
         close = [match for solver in solvers for match in difflib.get_close_matches(solver, known, n=3)] or known
@@ -215,6 +219,7 @@ def run_group(
     job = {
         "track": str(group.track.folder),
         "patterns": group.patterns,
+        "company": group.company,
         "datasets": group.datasets,
         "budget": group.budget,
         "seeds": group.seeds,

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -65,12 +65,12 @@ def _run(job: dict[str, Any], tell: Callable[..., None]) -> None:
     benchmark = Benchmark(job["track"])
     objective = f"{benchmark.get_benchmark_objective().name}[budget={job['budget']},seed={list(job['seeds'])}]"
     solvers = _variants(benchmark.check_solver_patterns(job["patterns"]))
-    named = [set(getattr(solver, "problems", ())) for solver in solvers]
-    problems = set().union(*named) if all(named) else set()
+    company = _variants(benchmark.check_solver_patterns(job["company"])) if job["company"] else solvers
+    wanted = [problems for group in (solvers, company) if (problems := _problems(group))]
     datasets = [
         pattern
         for pattern in job["datasets"]
-        if all(_usable(dataset, problems, tell) for dataset in _variants(benchmark.check_dataset_patterns([pattern])))
+        if all(_usable(dataset, wanted, tell) for dataset in _variants(benchmark.check_dataset_patterns([pattern])))
     ]
     tell("total", units=len(solvers) * len(datasets) * len(job["seeds"]))
     if not datasets:
@@ -101,8 +101,13 @@ def _run(job: dict[str, Any], tell: Callable[..., None]) -> None:
         frame = pd.read_parquet(part)
         part.unlink()
         metrics = {c: c.removeprefix("objective_") for c in frame if c != "objective_name"}  # benchopt's prefix
+        frame = frame.rename(columns=metrics)
+        if job["company"] and output.exists():  # keep the problems that another package's run asked for
+            here = [str(dataset) for dataset in _variants(benchmark.check_dataset_patterns(datasets))]
+            before = pd.read_parquet(output)
+            frame = pd.concat([frame, before[~before["dataset_name"].isin(here)]])
         order = ["dataset_name", "objective_name", "solver_name"]
-        frame.rename(columns=metrics).sort_values(order, ignore_index=True).to_parquet(part)
+        frame.sort_values(order, ignore_index=True).to_parquet(part)
         part.replace(output)
 
 
@@ -111,8 +116,14 @@ def _variants(selected: Any) -> list[Any]:
     return [instance for instance, _ in _list_parametrized_classes(*selected)]
 
 
-def _usable(dataset: Any, problems: set[str], tell: Callable[..., None]) -> bool:
-    """Whether a data set poses one of these problems (if any are named) and can be had; when not, that is reported."""
+def _problems(solvers: Sequence[Any]) -> set[str]:
+    """The problems that some of these solvers solve; empty when one of them does not say."""
+    named = [set(getattr(solver, "problems", ())) for solver in solvers]
+    return set().union(*named) if all(named) else set()
+
+
+def _usable(dataset: Any, wanted: Sequence[set[str]], tell: Callable[..., None]) -> bool:
+    """Whether a data set can be had, which is reported when not, and its problem is in each of these sets."""
     try:
         data = dataset.get_data()
     except Exception as error:
@@ -120,4 +131,4 @@ def _usable(dataset: Any, problems: set[str], tell: Callable[..., None]) -> bool
         unit = {"dataset": str(dataset), "objective": "", "solver": "", "status": "error", "cached": False}
         tell("unit", unit={**unit, "reason": str(error)})
         return False
-    return not problems or data.get("problem") in problems
+    return all(data.get("problem") in problems for problems in wanted)
