@@ -1,5 +1,6 @@
 """The offline world of forged watermarks, and how verdicts are scored."""
 
+import importlib.util
 import itertools
 
 import numpy as np
@@ -47,6 +48,26 @@ def test_shapes_and_what_is_kept_back():
     )
     pooled = truth["writer"][public["tests_240"]]
     assert (pooled[:, 0] == pooled[:, 1]).all() and len(np.unique(public["tests_240"])) == 14
+
+
+def test_every_key_has_texts_of_its_own():
+    public, truth = draw(keys=3)
+    assert public["suspects"].shape == (42, 120) and public["held_out"].shape == (18, 120)
+    keys, counts = np.unique(public["keys"], return_counts=True)
+    assert len(keys) == 3 and (counts == 14).all() and set(public["held_out_keys"]) == set(keys)
+    assert "key" not in public
+    for key in keys:
+        assert sorted(truth["writer"][public["keys"] == key]) == sorted(draw()[1]["writer"])
+        watermark = forgery.RedGreen(int(key), 2)
+        for name, of in (("suspect_colors", "keys"), ("held_out_colors", "held_out_keys")):
+            texts = public["suspects" if of == "keys" else "held_out"]
+            for text, expected in zip(texts[public[of] == key], public[name][public[of] == key], strict=True):
+                np.testing.assert_array_equal(watermark.colors(text)[0][2:], expected[2:])
+    for total in (120, 30, 240):
+        tests = public[f"tests_{total}"]
+        assert (public["keys"][tests] == public["keys"][tests[:, :1]]).all()
+        assert (truth["writer"][tests] == truth["writer"][tests[:, :1]]).all()
+        assert len(np.unique(tests)) == tests.size == 42
 
 
 def test_same_seed_same_world_and_nothing_can_be_written_to():
@@ -110,7 +131,7 @@ def test_genuine_text_is_watermarked_and_reprompted_text_continues_it():
     assert (
         np.nanmean(colors[truth["writer"] == "genuine"]) > 0.8 > np.nanmean(colors[truth["writer"] == "distillation"])
     )
-    watermark = forgery.RedGreen(public["key"], 2)
+    watermark = forgery.RedGreen(public["keys"][0], 2)
     for i in (0, 5):
         whole = np.r_[public["suspects"][i, :32], public["reprompted"][i]]
         assert watermark.colors(whole)[0][32:].mean() > 0.7
@@ -193,6 +214,28 @@ def test_evaluate():
     assert columns["smallest_growth"] == pytest.approx(2) and columns["largest_growth"] == pytest.approx(4)
     assert columns["genuine_flagged"] == 1
     assert all(isinstance(v, float) for v in columns.values())
+
+
+def test_thresholds_are_those_of_the_key():
+    from icml25.shared import registry
+
+    file = registry.tracks()["watermarking"].folder / "solvers" / "forgery_threshold.py"
+    spec = importlib.util.spec_from_file_location("forgery_threshold", file)
+    threshold = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(threshold)
+    rng = np.random.default_rng(0)
+    held_out_keys, keys = np.repeat([5, 9], 50), np.array([5, 9, 5, 9])
+    means = {5: 0.0, 9: 3.0}
+    arrays = {
+        "held_out": np.array([means[k] for k in held_out_keys])[:, None] + rng.normal(size=(100, 20)),
+        "suspects": np.array([0.0, 3.0, 3.0, 0.0])[:, None] + np.tile([-0.1, 0.1], (4, 10)),
+        "held_out_keys": held_out_keys,
+        "keys": keys,
+        "lengths": np.array([20]),
+        "tests_20": np.arange(4)[:, None],
+    }
+    p = threshold.p_values(arrays, {})["p_values_20"]
+    assert (p[:2] > 0.5).all() and (p[2:] < 1e-6).all()
 
 
 def test_plain_detector():

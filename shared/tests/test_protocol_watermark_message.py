@@ -48,6 +48,16 @@ def test_draw_is_reproducible(public):
     assert len(np.unique(public["bias_contexts"][:, -1])) == 1 and len(np.unique(public["bias_contexts"][:, -2])) > 60
 
 
+def test_entropy_is_that_of_a_language_model():
+    settings = SETTINGS | {"vocab": 4096, "rows": 512, "null": 0, "bias": 0}
+    top = np.sort(protocol.draw(settings, seed=1000, budget="quick")[0]["table"].astype(float), axis=1)[:, -50:]
+    p = np.exp(top - top[:, -1:])
+    p /= p.sum(1, keepdims=True)
+    entropy = -(p * np.log(p.clip(1e-300))).sum(1)
+    assert entropy.mean() == pytest.approx(1.9, abs=0.2)
+    assert np.quantile(entropy, 0.1) < 0.5 and np.quantile(entropy, 0.9) > 3.2
+
+
 def test_context_rows_are_spread():
     before, last = np.divmod(np.arange(100 * 100), 100)
     counts = np.bincount(protocol.context_rows(before, last, 32), minlength=32)

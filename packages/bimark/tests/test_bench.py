@@ -88,6 +88,72 @@ def test_synthid_recognises_its_own():
     assert scheme.reader("other", 0, 200)(texts)[1].min() > 1e-3
 
 
+def written_and_read(scheme):
+    """Write 16 bits in 60 tokens with a scheme, and read the pile; what the reader got, and the scores."""
+    from icml25.shared.protocols import watermark_message as protocol
+    from icml25.shared.tracks.watermarking import messaging
+
+    settings = {"dataset": "m", "model": "synthetic", "cells": "16x60", "sequences": 6, "messages": 2, "null": 40}
+    public, truth = protocol.draw(settings | {"bias": 0, "vocab": 300, "rows": 64}, seed=1000, budget="smoke")
+    arrays = {k: v for k, v in public.items() if isinstance(v, np.ndarray)}
+    params = {k: v for k, v in public.items() if not isinstance(v, np.ndarray)}
+    torch.manual_seed(0)
+    model = messaging.TableLM(public["table"], public["prompts"], public["top_k"])
+    written = messaging.write(arrays, params, scheme(), model)
+    texts, _ = protocol.pile(public, written)
+    result = written | messaging.read(texts, scheme(), model.vocab_size)
+    return texts, protocol.evaluate(public, truth, result)
+
+
+SCHEMES = {
+    "bimark": lambda: bench.scheme(),
+    "mpac": lambda: rival("mpac").scheme(4.0),
+    "kgw": lambda: rival("kgw").scheme(4.0),
+    "synthid": lambda: rival("synthid").scheme(6),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_was_written_is_read_without_the_messages(name):
+    texts, scores = written_and_read(SCHEMES[name])
+    assert set(texts) == {"texts", "keys", "bits", "layers"}
+    assert scores["detected_b16_t60"] >= 0.8 and scores["false_alarms"] <= 0.1
+    if name in ("bimark", "mpac"):
+        assert scores["bit_accuracy_b16_t60"] > 0.75
+    assert abs(scores["log_prob_gap"]) < 0.5 or name in ("mpac", "kgw")
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_table_is_sampled_as_transformers_does(name, llama):
+    """Rivals and method run in ``generate`` too, where their scores are the same."""
+    from icml25.shared.tracks.watermarking import messaging
+
+    config = SCHEMES[name]().config("key", "1011001110001111")
+    seen = []
+
+    class Watched:
+        def construct_processor(self, vocab_size, device):
+            made = config.construct_processor(vocab_size, device)
+
+            def watched(ids, scores):
+                out = made(ids, scores)
+                seen.append((ids.clone(), scores.clone(), out))
+                return out
+
+            return watched
+
+    table = np.random.default_rng(0).standard_normal((8, 300)).astype(np.float32)
+    model = messaging.TableLM(table, np.array([[1, 2], [3, 4]]), 20)
+    model.sample(slice(0, 2), 12, Watched())
+    for ids, scores, _ in seen:
+        row = messaging.context_rows(ids[:, -2], ids[:, -1], 8)
+        kept = torch.from_numpy(table)[row]
+        assert (scores == kept.masked_fill(kept < kept.topk(20).values[:, -1:], -torch.inf)).all()
+    assert [ids.shape[1] for ids, _, _ in seen] == list(range(2, 14))
+    text = messaging.generate(llama, torch.tensor([[1, 5], [2, 7]]), torch.ones(2, 2).long(), 12, config, 20)
+    assert text.shape == (2, 12)
+
+
 def test_smoke_benchmark(tmp_path: Path):
     command = [sys.executable, "-m", "icml25.shared.cli", "run", "bimark", "--budget", "smoke", "--no-baselines"]
     environment = os.environ | {"ICML25_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}

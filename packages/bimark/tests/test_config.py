@@ -6,6 +6,7 @@ import stat
 
 import numpy as np
 import pytest
+import torch
 from transformers import GenerationConfig
 
 from icml25.bimark import BiMarkConfig, BiMarkDetector, BiMarkLogitsProcessor
@@ -84,6 +85,27 @@ def test_the_key_is_not_shown_or_saved_unless_asked_for(tmp_path):
     shown += [(tmp_path / "generation_config.json").read_text(), repr(generation)]
     assert all(digits not in text and SECRET not in text for text in shown)
     assert digits in json.dumps(config.to_dict(include_key=True))
+
+
+def test_attached_to_a_model_that_is_saved(llama, tmp_path):
+    """It works, and is left out of what is saved but for its settings; transformers can't read those, and says why."""
+    from transformers import LlamaForCausalLM
+
+    model = copy.deepcopy(llama)
+    model.generation_config.do_sample = True
+    model.generation_config.watermarking_config = BiMarkConfig(SECRET, "1011")
+    out = model.generate(torch.tensor([[1, 5, 7]]), max_new_tokens=80, top_k=50, pad_token_id=0)
+    assert BiMarkDetector(BiMarkConfig(SECRET, "1011"), 300).detect(out[0, 3:])
+    model.save_pretrained(tmp_path)
+    why = "BiMarkConfig: transformers cannot load it; delete watermarking_config from generation_config.json"
+    with pytest.raises(TypeError, match=why):
+        GenerationConfig.from_pretrained(tmp_path)
+    with pytest.raises(TypeError, match=why):
+        LlamaForCausalLM.from_pretrained(tmp_path)
+    assert GenerationConfig.from_pretrained(tmp_path, watermarking_config=None).do_sample
+    LlamaForCausalLM.from_pretrained(tmp_path, generation_config=GenerationConfig())
+    fields = json.loads((tmp_path / "generation_config.json").read_text())["watermarking_config"]
+    assert BiMarkConfig.from_dict(fields, key=SECRET) == BiMarkConfig(SECRET, "1011")
 
 
 def test_json_round_trip(tmp_path):

@@ -161,10 +161,46 @@ def test_bad_ids(ids, error, match):
         BiMarkDetector(CONFIG, 50265).detect(ids)
 
 
-@pytest.mark.parametrize("message", ["1", "101100110", "1011001x", ""])
-def test_bad_expected_message(message):
-    with pytest.raises(ValueError, match="expected_message must be 8 characters"):
-        BiMarkDetector(CONFIG, 300).detect([1, 2, 3], message)
+@pytest.mark.parametrize(
+    ("message", "error", "match"),
+    [
+        ("1", ValueError, "expected_message has 1 bits; expected message_bits=8"),
+        ("101100110", ValueError, "expected_message has 9 bits; expected message_bits=8"),
+        ([1, 0, 1], ValueError, "expected_message has 3 bits; expected message_bits=8"),
+        ("1011001x", ValueError, "expected_message must be 1 to 1024 bits, each 0 or 1; got '1011001x'"),
+        ("", ValueError, "expected_message must be 1 to 1024 bits"),
+        (256, ValueError, "expected_message is 256; expected an integer of at most message_bits=8 bits"),
+        (-1, ValueError, "expected_message is -1"),
+        (1.5, TypeError, "expected_message must be text of 0s and 1s"),
+        (True, TypeError, "expected_message must be text of 0s and 1s"),
+    ],
+    ids=repr,
+)
+def test_bad_expected_message(message, error, match):
+    found = BiMarkDetector(CONFIG, 300)
+    for read in (found.detect, lambda ids, m: found.detect_batch([ids], expected_message=m)):
+        with pytest.raises(error, match=match):
+            read([1, 2, 3], message)
+
+
+@pytest.mark.parametrize(
+    "message", [[1, 0, 1, 1, 0, 0, 1, 1], 0b10110011, np.array([1, 0, 1, 1, 0, 0, 1, 1])], ids=repr
+)
+def test_forms_of_an_expected_message(message):
+    found, ids = BiMarkDetector(CONFIG, 300), np.random.default_rng(0).integers(0, 300, 200)
+    expected = found.detect(ids, "10110011")
+    for result in (found.detect(ids, message), *found.detect_batch([ids], expected_message=message)):
+        assert same(result, expected) and result.bit_accuracy == expected.bit_accuracy
+
+
+def test_most_layers_and_bits():
+    """All 448 mask bits of a digest, and the longest message."""
+    config = BiMarkConfig("key", None, 448, message_bits=1024)
+    ids = np.random.default_rng(0).integers(0, 300, 2000)
+    result = BiMarkDetector(config, 300).detect(ids)
+    votes = LiteralBiMark(b"key", "0" * 1024, partitions(b"key", 448, 300)).votes(ids.tolist())
+    np.testing.assert_array_equal(result.votes, votes)
+    assert 0 < result.p_value <= 1 and result.votes.sum() == 448 * result.n_scored
 
 
 @pytest.mark.parametrize(
@@ -295,7 +331,9 @@ def test_texts():
     found = BiMarkDetector(CONFIG, 300)
     text = "the quick brown fox jumps over the lazy dog"
     assert same(found.detect_text(text, Tokenizer()), found.detect([ord(c) for c in text]))
-    assert found.detect_text("", Tokenizer()).n_scored == 0
+    for short in ("", "a", "ab"):  # tokenised to less than a context and a token
+        nothing = found.detect_text(short, Tokenizer())
+        assert (nothing.n_scored, nothing.p_value, nothing.message) == (0, 1.0, "x" * 8)
     with pytest.raises(TypeError, match=r"text must be str|text"):
         found.detect_text(None, Tokenizer())
 

@@ -28,7 +28,7 @@ def test_written_message_is_read(llama):
     assert BiMarkDetector(config, 300).detect(text[0], "1011001110001111").match
 
 
-@settings(max_examples=8)
+@settings(max_examples=20)
 @given(message=st.integers(0, 255))
 def test_all_messages(table_lm, message):
     config = BiMarkConfig("key", message, message_bits=8)

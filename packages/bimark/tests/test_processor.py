@@ -10,7 +10,7 @@ from conftest import LiteralBiMark
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icml25.bimark import BiMarkConfig, BiMarkLogitsProcessor, partitions
+from icml25.bimark import BiMarkConfig, BiMarkLogitsProcessor, partitions, processor
 
 MESSAGE = "10110"
 
@@ -207,6 +207,62 @@ def test_left_padding(table_lm):
         )
 
 
+@settings(max_examples=30)
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**32))
+def test_padding_is_no_text_but_its_token_may_be(window, start, padding, seed):
+    """Texts in which the padding's id comes up again, and contexts come back; each row as the algorithm without padding."""
+    rng = np.random.default_rng(seed)
+    config = BiMarkConfig(f"key {seed}", MESSAGE, 2, 1.0, window, pad_token_id=0)
+    marked = BiMarkLogitsProcessor(config, 16)
+    texts = rng.integers(0, 3, (2, 16))
+    texts[:, 0] = [1, 2]
+    short, long = literal(config, 16), literal(config, 16)
+    rows = np.zeros((2, 16), dtype=np.int64)
+    rows[0, padding:], rows[1] = texts[0, : 16 - padding], texts[1]
+    for length in range(start + padding, 16):
+        scores = random_scores(rng, 2, 16)
+        probs = marked(torch.from_numpy(rows[:, :length]), scores).softmax(-1).numpy()
+        p = scores.double().softmax(-1).numpy()
+        np.testing.assert_allclose(probs[0], short.step(texts[0, : length - padding].tolist(), p[0]), atol=2e-5)
+        np.testing.assert_allclose(probs[1], long.step(texts[1, :length].tolist(), p[1]), atol=2e-5)
+
+
+def test_ids_are_only_hashed():
+    """A prompt may hold ids that are not in the vocabulary."""
+    config, scores = BiMarkConfig("key", MESSAGE), random_scores(np.random.default_rng(0), 1, 200)
+    text = [500, 2**40]
+    probs = BiMarkLogitsProcessor(config, 200)(torch.tensor([text]), scores).softmax(-1)
+    expected = literal(config, 200).step(text, scores[0].double().softmax(-1).numpy())
+    np.testing.assert_allclose(probs[0].numpy(), expected, atol=1e-6)
+    assert (BiMarkLogitsProcessor(config, 200)(torch.tensor([[-200, -1]]), scores) != scores).any()
+
+
+@pytest.mark.parametrize(("candidates", "width"), [(1, 1), (10, 10), (25, 25), (26, 200), (None, 200)])
+def test_few_candidates_are_gathered(monkeypatch, candidates, width):
+    """Up to an eighth of the vocabulary, the layers work on (B, k)."""
+    seen, layers = [], processor.reweight_layers
+
+    def watched(probs, members, directions, base_scale):
+        seen.append((*probs.shape, members.shape[-1]))
+        return layers(probs, members, directions, base_scale)
+
+    monkeypatch.setattr(processor, "reweight_layers", watched)
+    scores = random_scores(np.random.default_rng(0), 3, 200, candidates)
+    BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200)(torch.tensor([[1, 2], [3, 4], [5, 6]]), scores)
+    assert seen == [(3, width, width)]
+
+
+def test_most_layers_and_bits():
+    """All 448 mask bits of a digest, and the longest message."""
+    message = "".join(map(str, np.random.default_rng(0).integers(0, 2, 1024)))
+    config = BiMarkConfig("key", message, n_layers=448)
+    scores = random_scores(np.random.default_rng(1), 3, 64).double()
+    texts = np.random.default_rng(2).integers(0, 64, (3, 5))
+    probs = BiMarkLogitsProcessor(config, 64)(torch.from_numpy(texts), scores).softmax(-1)
+    for row, text, p in zip(probs, texts, scores.softmax(-1), strict=True):
+        np.testing.assert_allclose(row.numpy(), literal(config, 64).step(text.tolist(), p.numpy()), atol=1e-9)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("candidates", [None, 10])
 def test_dtypes(dtype, candidates):
@@ -273,3 +329,17 @@ def test_greedy_decoding_warns_and_sampling_does_not(table_lm):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         write(lambda scores: torch.multinomial(scores.softmax(-1), 1, generator=generator))
+
+
+def test_a_new_text_after_the_same_prompt_is_watched_anew(table_lm):
+    """Sampled once, then decoded greedily: only the second text is warned of."""
+    marked, prompt = BiMarkLogitsProcessor(BiMarkConfig("key", MESSAGE), 200), torch.tensor([[1, 2]])
+
+    def write(choose):
+        ids = prompt
+        for _ in range(120):
+            ids = torch.cat([ids, choose(marked(ids, table_lm.logits(ids)))], 1)
+
+    write(lambda scores: scores.argsort(-1)[:, -2:-1])
+    with pytest.warns(UserWarning, match="greedy"):
+        write(lambda scores: scores.argmax(-1, keepdim=True))

@@ -13,6 +13,7 @@ bench = pytest.importorskip("icml25.spoof_detect.bench", reason="needs the bench
 SETTINGS = {
     "question": "forgery",
     "h": 2,
+    "keys": 2,
     "length": 400,
     "lengths": [400, 800],
     "genuine": 6,
@@ -36,9 +37,8 @@ def test_colours_are_those_of_the_world():
     from icml25.spoof_detect import HashColors
 
     public, _ = draw(**SETTINGS)
-    colors = HashColors(public["key"], public["h"], public["gamma"])
-    for text, expected in zip(public["suspects"], public["suspect_colors"], strict=True):
-        x, valid = colors.colors(text)
+    for text, key, expected in zip(public["suspects"], public["keys"], public["suspect_colors"], strict=True):
+        x, valid = HashColors(int(key), public["h"], public["gamma"]).colors(text)
         np.testing.assert_array_equal(np.where(valid, x, np.nan), expected)
 
 
@@ -48,13 +48,14 @@ def test_verdicts(test):
 
     public, truth = draw(**SETTINGS)
     out = bench.verdicts(numbers(public), {**public, "test": test})
-    spoof_test = SpoofTest(HashColors(public["key"], 2), NgramReference.from_token_ids(public["reference"], 3, 4000))
-    texts = public["tests_800"][2]
-    if test == "standard":
-        one = spoof_test.standard(public["suspects"][texts])
-    else:
-        one = spoof_test.reprompting(public["suspects"][texts], reprompted=public["reprompted"][texts])
-    assert (out["z_800"][2], out["p_values_800"][2]) == (one.z, one.p_value)
+    reference = NgramReference.from_token_ids(public["reference"], 3, 4000)
+    for index, texts in enumerate(public["tests_800"]):
+        spoof_test = SpoofTest(HashColors(int(public["keys"][texts[0]]), 2), reference)
+        if test == "standard":
+            one = spoof_test.standard(public["suspects"][texts])
+        else:
+            one = spoof_test.reprompting(public["suspects"][texts], reprompted=public["reprompted"][texts])
+        assert (out["z_800"][index], out["p_values_800"][index]) == (one.z, one.p_value)
     writer = truth["writer"][public["tests_400"][:, 0]]
     assert out["z_400"][writer != "genuine"].mean() > out["z_400"][writer == "genuine"].mean() + 1
 
@@ -106,12 +107,12 @@ def test_bimark(test):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     public, truth = draw(**SETTINGS | {"watermark": module.watermark, "length": 200, "lengths": [200]})
-    colors = bench.colors_of(public)
-    for text, expected in zip(public["suspects"][:4], public["suspect_colors"], strict=False):
-        x, valid = colors.colors(text)
+    for index in (0, 1, -1):
+        text, key, expected = (public[name][index] for name in ("suspects", "keys", "suspect_colors"))
+        x, valid = bench.colors_of(public, int(key)).colors(text)
         np.testing.assert_allclose(np.where(valid, x, np.nan), expected, rtol=1e-6)
     assert np.nanmean(public["suspect_colors"][truth["writer"] == "genuine"]) > 0.55
-    reweighted_as_bimark_does(module.BiMark(public["key"]))
+    reweighted_as_bimark_does(module.BiMark(int(public["keys"][0])))
     out = bench.verdicts(numbers(public), {**public, "test": test})
     assert np.isfinite(out["z_200"]).all()
 

@@ -247,6 +247,23 @@ def test_bad_number_of_permutations(n_permutations):
         correlation_test([0.0, 1, 0, 1], [0.0, 1, 2, 1], seed=-1)
 
 
+@pytest.mark.parametrize(("lengths", "status"), [([3, 3, 3], "too_short"), ([3, 3, 4], "ok"), ([1] * 60, "too_short")])
+def test_stouffer_of_short_groups(lengths, status):
+    groups, n = np.repeat(np.arange(len(lengths)), lengths), sum(lengths)
+    for method in ("asymptotic", "permutation"):
+        result = correlation_test(np.arange(float(n)), np.arange(float(n)) ** 2, groups, method, pool="stouffer")
+        assert result.status == status and (result.p_value == 1) == (status != "ok")
+
+
+def test_level_of_stouffer_on_short_groups():
+    rng = np.random.default_rng(10)
+    groups, p = np.repeat(np.arange(40), 5), []
+    for _ in range(2000):
+        x, y = rng.random(200) < 0.5, np.log1p(rng.zipf(1.7, 200) - 1)
+        p.append(correlation_test(x, y, groups, pool="stouffer").p_value)
+    assert np.mean(np.array(p) <= 0.05) <= 0.06 and np.mean(np.array(p) <= 0.01) <= 0.015
+
+
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_too_short(n):
     result = correlation_test(np.arange(float(n)), np.arange(float(n)))
@@ -261,6 +278,8 @@ def test_too_short(n):
         ({"y": [0.0, 1]}, r"x has shape \(4,\), y \(2,\)"),
         ({"x": [[0.0, 1, 1, 1]]}, r"x has shape \(1, 4\); expected \(n,\)"),
         ({"groups": [0, 1]}, r"groups \(2,\)"),
+        ({"x": [[0.0, 1], [1.0]]}, r"x is no array .*; expected \(n,\) numbers"),
+        ({"groups": [[0, 1], [1]]}, r"groups is no array .*; expected \(n,\) labels"),
         ({"method": "exact"}, r"method is 'exact'; expected one of 'auto', 'asymptotic', 'permutation'"),
         ({"pool": "mean"}, r"pool is 'mean'; expected one of 'stratified', 'stouffer'"),
         ({"n_permutations": 0}, r"n_permutations is 0"),

@@ -180,12 +180,18 @@ def test_keys_outside_the_vocabulary_are_told_apart():
         (lambda g: g[:, 0], r"returned int64 \(2,\), 1 among them"),
         (lambda g: g[:1], r"returned int64 \(1, 2\)"),
         (lambda g: None, r"returned object \(\)"),
+        (lambda g: g[:, :0], r"returned int64 \(2, 0\); expected integers >= 0 of shape \(2, k\), k >= 1"),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_bad_keys(key_fn, message):
     with pytest.raises(ValueError, match=f"key_fn '<lambda>' {message}"):
         NgramReference.from_token_ids([[1, 2, 3]], 2, 10, key_fn)
+
+
+def test_a_unigram_has_no_context():
+    with pytest.raises(ValueError, match=r"key_fn 'context_only' returned int64 \(3, 0\)"):
+        NgramReference.from_token_ids([[1, 2, 3]], 1, 10, context_only)
 
 
 def test_key_functions_are_compared_by_identity(tmp_path):
@@ -247,6 +253,7 @@ def test_from_texts():
         ([0.0, 1.0], TypeError, r"ids has dtype float64, such as .*0\.0.* at position 0"),
         ([True, False], TypeError, r"ids has dtype bool"),
         (["a"], TypeError, r"ids has dtype <U1"),
+        ([[0, 1], [2]], ValueError, r"ids is no array .*; expected one text"),
         ([[0, 1]], ValueError, r"ids has shape \(1, 2\); expected one text"),
         (3, ValueError, r"ids has shape \(\)"),
         (np.array([2**63], dtype=np.uint64), ValueError, r"at position 0"),
@@ -275,11 +282,21 @@ def test_bad_order_and_vocabulary(arguments):
         ([[1, 2, 3]], ValueError, r"expected \(M, 2\)"),
         ([[1, 12]], ValueError, r"id 12"),
         ([[0.5, 1]], TypeError, "dtype float64"),
+        ([[1, 2], [3]], ValueError, r"ngrams is no array .*; expected \(M, 2\) ids"),
     ],
 )
 def test_bad_questions(asked, error, message):
     with pytest.raises(error, match=message):
         NgramReference.from_token_ids([[1, 2]], 2, 10).count(asked)
+
+
+def test_many_questions_are_answered_in_their_order():
+    ids = np.random.default_rng(0).integers(0, 30, 5000)
+    asked = np.random.default_rng(1).integers(0, 30, (3000, 2))
+    expected = counted([ids], 2)
+    assert NgramReference.from_token_ids(ids, 2, 30).count(asked).tolist() == [
+        expected[tuple(g)] for g in asked.tolist()
+    ]
 
 
 def test_no_questions():
@@ -336,7 +353,14 @@ def test_damaged_files(tmp_path):
         "vocab_size": 5,
         "key": "",
     }
-    for change in ({"order": 0}, {"vocab_size": -4}, {"keys": good["keys"][::-1]}, {"keys": good["keys"] * 0}):
+    for change in (
+        {"order": 0},
+        {"vocab_size": -4},
+        {"keys": good["keys"][::-1]},
+        {"keys": good["keys"] * 0},
+        {"counts": -good["counts"]},
+        {"counts": np.array([1, 0, 1])},
+    ):
         np.savez(path, **good | change)
         for mmap in (True, False):
             with pytest.raises(ValueError, match=r"r\.npz is damaged"):

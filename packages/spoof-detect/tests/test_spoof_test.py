@@ -10,12 +10,14 @@ from scipy import stats
 from icml25.spoof_detect import (
     CallableColors,
     HashColors,
+    KGWColors,
     NgramReference,
     SpoofTest,
     context_only,
     correlation_test,
     fisher_difference,
     sorted_context,
+    sorted_ngram,
 )
 
 VOCAB = 50
@@ -196,15 +198,41 @@ def test_regenerations_must_differ():
     assert once.status == "ok"
 
 
-def test_prompts_must_be_cut_off():
+@pytest.mark.parametrize("before", [text(0), text(1)], ids=["prompt", "BOS + prompt"])
+def test_prompts_must_be_cut_off(before):
+    def continued(prompts, n_new, with_prompt):
+        new = [text(n, seed=70 + i) for i, n in enumerate(n_new)]
+        return [
+            np.r_[before, p, t] if i in with_prompt else t for i, (p, t) in enumerate(zip(prompts, new, strict=True))
+        ]
+
+    test, suspects = SpoofTest(HashColors(3, 1), reference()), [text(300 - 50 * s, seed=s) for s in range(3)]
+    for with_prompt in ({0}, {2}, {0, 1}, {0, 1, 2}):
+        message = f"text {min(with_prompt)} begins with a prompt; .* cut the prompts off"
+        with pytest.raises(ValueError, match=f"generate returned: {message}"):
+            test.reprompting(suspects, generate=lambda p, n, which=with_prompt: continued(p, n, which))
+        again = continued([s[:32] for s in suspects], [200] * 3, with_prompt)
+        with pytest.raises(ValueError, match=f"reprompted: {message}"):
+            test.reprompting(suspects, reprompted=again)
+    with pytest.raises(ValueError, match="reprompted: text 1 begins with a prompt"):  # whatever their order and number
+        test.reprompting(suspects, reprompted=[text(300, seed=80), np.r_[before, suspects[2]]])
+
+
+def test_a_short_prompt_may_come_again_by_chance():
     def whole(prompts, n_new):
         return [np.r_[p, text(n, seed=70)] for p, n in zip(prompts, n_new, strict=True)]
 
-    test = SpoofTest(HashColors(3, 1), reference())
-    for suspects in ([text(300)], [text(300, seed=1), text(200, seed=2)]):
-        with pytest.raises(ValueError, match=r"texts that begin with their prompts; .* cut the prompts off"):
-            test.reprompting(suspects, generate=whole)
-    assert test.reprompting([text(300)], generate=whole, prompt_tokens=2).status == "ok"  # may be chance
+    def but_one(prompts, n_new):
+        return [*whole(prompts, n_new)[:-1], text(n_new[-1], seed=71)]
+
+    test, suspects = SpoofTest(HashColors(3, 1), reference()), [text(200, seed=s) for s in range(4)]
+    assert test.reprompting(suspects[:1], generate=whole, prompt_tokens=2).status == "ok"
+    assert test.reprompting(suspects, generate=but_one, prompt_tokens=7).status == "ok"
+    for prompt_tokens in (2, 7):  # but not all of them at once
+        with pytest.raises(ValueError, match="text 0 begins with a prompt"):
+            test.reprompting(suspects, generate=whole, prompt_tokens=prompt_tokens)
+    with pytest.raises(ValueError, match="text 0 begins with a prompt"):
+        test.reprompting(suspects, generate=but_one, prompt_tokens=8)
 
 
 def test_few_ngrams_give_reprompting_no_verdict():
@@ -276,6 +304,35 @@ def test_key_function():
         SpoofTest(HashColors(1, 2), ref, key_fn=context_only)
     with pytest.raises(ValueError, match="key_fn is 'context_only', but the reference counts by ''"):
         SpoofTest(HashColors(1, 2), reference(order=3), key_fn=context_only)
+
+
+class Orderless(HashColors):
+    ignores_order = True
+
+
+def test_colours_that_ignore_order_need_a_key_that_does():
+    def sum_of_context(grams):
+        return np.stack([grams[:, -1], grams[:, :-1].sum(axis=1)], axis=1)
+
+    for key_fn in (sorted_context, sorted_ngram, sum_of_context):
+        SpoofTest(Orderless(1, 2), reference(order=3, key_fn=key_fn))
+    for key_fn, name in ((None, ""), (context_only, "context_only"), (lambda g: g[:, 1:], "<lambda>")):
+        with pytest.raises(ValueError, match=f"counts by key_fn '{name}', .*; expected .*key_fn=sorted_context"):
+            SpoofTest(Orderless(1, 2), reference(order=3, key_fn=key_fn))
+
+
+def test_selfhash_needs_a_key_that_ignores_order():
+    pytest.importorskip("transformers")
+    for width in (1, 2, 3, 4):
+        colors = KGWColors({"seeding_scheme": "selfhash", "context_width": width}, VOCAB)
+        assert colors.ignores_order == (width > 2)  # a context of one token has no order
+        if colors.ignores_order:
+            with pytest.raises(ValueError, match=r"expected .*key_fn=sorted_context"):
+                SpoofTest(colors, reference(order=width))
+        key_fn = sorted_context if colors.ignores_order else None
+        if width > 1:
+            assert SpoofTest(colors, reference(order=width, key_fn=key_fn)).standard([text()]).status == "ok"
+    assert not KGWColors({"context_width": 4}, VOCAB).ignores_order
 
 
 def test_another_function_of_the_same_name_is_another():
@@ -358,8 +415,24 @@ def test_constant_sequences_give_no_verdict(pool):
         assert result.status == "degenerate" and result.p_value == 1 and math.isnan(result.statistic)
     mixed = CallableColors(lambda ids: np.where(ids[-1] == 3, 1.0, HashColors(1, 1).colors(ids)[0]), 1)
     with pytest.warns(RuntimeWarning, match="of the regenerated texts is constant"):
-        result = SpoofTest(mixed, reference(), pool=pool).reprompting([np.r_[text(), 4]], reprompted=[np.r_[text(), 3]])
+        result = SpoofTest(mixed, reference(), pool=pool).reprompting(
+            [np.r_[text(), 4]], reprompted=[np.r_[text(seed=1), 3]]
+        )
     assert result.status == "degenerate" and result.p_value == 1 and not math.isnan(result.statistic)
+
+
+@pytest.mark.parametrize("method", ["auto", "asymptotic", "permutation"])
+def test_stouffer_needs_a_text_of_four_ngrams(method):
+    test = SpoofTest(HashColors(3, 1), reference(), pool="stouffer")
+    short = np.random.default_rng(0).permutation(VOCAB)[:48].reshape(12, 4)  # three distinct pairs each
+    with pytest.warns(
+        RuntimeWarning, match="36 distinct n-grams are too few to test; expected at least 4, in one text"
+    ):
+        result = test.standard(short, method=method)
+    assert (result.status, result.p_value, result.n) == ("too_short", 1.0, 36)
+    assert test.standard([*short, text(200)], method=method).status == "ok"
+    with pytest.warns(RuntimeWarning, match="too few"):
+        assert test.reprompting(short, reprompted=[text()]).p_value == 1
 
 
 def test_as_many_texts_as_ngrams():
@@ -479,8 +552,12 @@ def test_bad_types_of_reprompting(arguments, error, message):
 
 
 def test_ragged_text_is_named():
+    test = SpoofTest(HashColors(1, 1), reference())
     with pytest.raises(ValueError, match=r"texts\[0\] is no array"):
-        SpoofTest(HashColors(1, 1), reference()).standard([[[1, 2], [3]]])
+        test.standard([[[1, 2], [3]]])
+    with pytest.raises(ValueError, match=r"reprompted\[1\] is no array"):
+        test.reprompting([text()], reprompted=[text(), [[1, 2], [3]]])
+    assert test.standard([text(), text(80).tolist()]).n_texts == 2  # texts of different lengths are what is asked for
 
 
 @pytest.mark.parametrize("texts", [None, 5, "abc"])

@@ -3,14 +3,14 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers.generation import BaseWatermarkingConfig
 
-from icml25.bimark.detector import check_integer
+from icml25.bimark.detector import MAX_MESSAGE_BITS, check_integer, message_text
 from icml25.bimark.prf import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BiMarkConfig"]
 
-MAX_MESSAGE_BITS = 1024
+FIELDS = ("message", "n_layers", "base_scale", "window", "message_bits", "pad_token_id")
+NOTE = "BiMarkConfig: transformers cannot load it; delete watermarking_config from generation_config.json, and pass the object to generate"
 
 
 class BiMarkConfig(BaseWatermarkingConfig):
@@ -67,7 +68,7 @@ class BiMarkConfig(BaseWatermarkingConfig):
         pad_token_id: Any = None,
     ) -> None:
         self.key = _key_bytes(key).hex()
-        self.message = _message_text(message, _plain(message_bits))
+        self.message = message_text("message", message, _plain(message_bits))
         self.n_layers = _plain(n_layers)
         self.base_scale = _plain(base_scale)
         self.window = _plain(window)
@@ -134,8 +135,7 @@ class BiMarkConfig(BaseWatermarkingConfig):
 
     def public(self) -> "BiMarkConfig":
         """Return a copy without the message: what a detector needs. It still holds the key."""
-        fields = self.to_dict() | {"key": self.key_bytes, "message": None}
-        return type(self)(**fields)
+        return self.from_dict(self.to_dict(include_key=True) | {"message": None})
 
     def to_dict(self, include_key: bool = False) -> dict[str, Any]:
         """Return the fields as plain values.
@@ -143,10 +143,12 @@ class BiMarkConfig(BaseWatermarkingConfig):
         Parameters
         ----------
         include_key : whether ``key_hex`` is among them. It is not by default, because ``save_pretrained`` writes the
-            dictionary of a configuration that is attached to ``model.generation_config``.
+            dictionary of a configuration that is attached to ``model.generation_config``. transformers reads each such
+            dictionary as its own ``WatermarkingConfig`` and raises TypeError with the first field that it doesn't
+            know; so a note for the reader of that error comes first.
         """
-        names = ("message", "n_layers", "base_scale", "window", "message_bits", "pad_token_id")
-        return {name: getattr(self, name) for name in names} | ({"key_hex": self.key} if include_key else {})
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return fields | {"key_hex": self.key} if include_key else {NOTE: True} | fields
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any], **kwargs: Any) -> "BiMarkConfig":
@@ -162,6 +164,7 @@ class BiMarkConfig(BaseWatermarkingConfig):
         ValueError: no key. TypeError: an unknown field.
         """
         fields = dict(config_dict)
+        fields.pop(NOTE, None)
         if (digits := fields.pop("key_hex", None)) is not None:
             fields["key"] = bytes.fromhex(digits)
         fields |= kwargs
@@ -201,7 +204,7 @@ class BiMarkConfig(BaseWatermarkingConfig):
         yield from self.to_dict().items()
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in self)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in FIELDS)
         return f"{type(self).__name__}(key=..., {fields})"
 
     def __eq__(self, other: object) -> bool:
@@ -230,33 +233,3 @@ def _key_bytes(key: Any) -> bytes:
     if key < 0:
         raise ValueError("key must not be negative where it is an integer")
     return key.to_bytes(max(1, -(-key.bit_length() // 8)), "big")
-
-
-def _message_text(message: Any, message_bits: Any) -> str | None:
-    """The message as text of 0s and 1s."""
-    if message is None:
-        return None
-    if isinstance(message, bool):
-        raise TypeError("message must be text of 0s and 1s, a sequence of them, or an integer; got a bool")
-    if isinstance(message, (int, np.integer)):
-        if message_bits is None:
-            raise ValueError(f"message is the integer {message}, so message_bits is needed: its length in bits")
-        check_integer("message_bits", message_bits, 1, MAX_MESSAGE_BITS)
-        if message < 0 or int(message).bit_length() > message_bits:
-            raise ValueError(f"message is {message}; expected an integer of at most message_bits={message_bits} bits")
-        return format(int(message), f"0{message_bits}b")
-    if isinstance(message, str):
-        text = message
-    elif isinstance(message, (Mapping, Set, bytes, bytearray)):
-        raise TypeError(f"message must be text of 0s and 1s, a sequence of them, or an integer; got {message!r}")
-    else:
-        try:
-            text = "".join(str(int(bit)) if bit in (0, 1) else "?" for bit in message)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"message must be text of 0s and 1s, a sequence of them, or an integer; got {message!r}"
-            ) from None
-    if not 1 <= len(text) <= MAX_MESSAGE_BITS or set(text) - {"0", "1"}:
-        shown = text if len(text) <= 40 else f"{text[:40]}... of {len(text)} characters"
-        raise ValueError(f"message must be 1 to {MAX_MESSAGE_BITS} bits, each 0 or 1; got {shown!r}")
-    return text

@@ -1,6 +1,6 @@
 """Algorithm 2: read the message from token ids, and how likely such agreement is without a watermark."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -88,15 +88,15 @@ class BiMarkDetector:
         self._prf = ContextPRF(config.key_bytes, self.message_bits, self.n_layers)
         self._members = np.ascontiguousarray(partitions(config.key_bytes, self.n_layers, vocab_size).T)  # (|V|, d)
 
-    def detect(self, ids: Any, expected_message: str | None = None) -> DetectionResult:
+    def detect(self, ids: Any, expected_message: Any = None) -> DetectionResult:
         """Read one text.
 
         Parameters
         ----------
         ids : (T,) integer token ids, sequence, array or tensor. Tokens of a prompt may be among them; they only add noise.
-        expected_message : b characters 0 or 1, when the message is known and only its presence is in question: then
-            z_score and p_value are of the votes for it (a binomial tail, much stronger), and ``bit_accuracy`` and ``match``
-            are set.
+        expected_message : b bits, in any form that BiMarkConfig takes, when the message is known and only its presence is
+            in question: then z_score and p_value are of the votes for it (a binomial tail, much stronger), and
+            ``bit_accuracy`` and ``match`` are set.
 
         Returns
         -------
@@ -104,14 +104,14 @@ class BiMarkDetector:
 
         Raises
         ------
-        TypeError: ids that aren't integers. ValueError: not one-dimensional; an id outside 0..vocab_size-1; expected
-        message of another length.
+        TypeError: ids that aren't integers, or a message that isn't bits. ValueError: not one-dimensional; an id outside
+        0..vocab_size-1; expected message of another length.
         """
         expected = self._expected(expected_message)
         return self._detect(self._checked(ids), expected)
 
     def detect_batch(
-        self, texts: Any, attention_mask: Any = None, expected_message: str | None = None
+        self, texts: Any, attention_mask: Any = None, expected_message: Any = None
     ) -> list[DetectionResult] | Iterator[DetectionResult]:
         """Read many texts.
 
@@ -149,7 +149,7 @@ class BiMarkDetector:
         results = self._stream(texts, expected)
         return results if isinstance(texts, Iterator) else list(results)
 
-    def detect_text(self, text: str, tokenizer: Any, expected_message: str | None = None) -> DetectionResult:
+    def detect_text(self, text: str, tokenizer: Any, expected_message: Any = None) -> DetectionResult:
         """Tokenise and read one text.
 
         Parameters
@@ -171,12 +171,13 @@ class BiMarkDetector:
                 raise type(error)(f"text {number}: {error}") from None
             yield self._detect(ids, expected)
 
-    def _expected(self, message: str | None) -> np.ndarray | None:
-        if message is None:
+    def _expected(self, message: Any) -> np.ndarray | None:
+        text = message_text("expected_message", message, self.message_bits)
+        if text is None:
             return None
-        if not isinstance(message, str) or len(message) != self.message_bits or set(message) - {"0", "1"}:
-            raise ValueError(f"expected_message must be {self.message_bits} characters 0 or 1, got {message!r}")
-        return np.array([int(bit) for bit in message], dtype=np.int8)
+        if len(text) != self.message_bits:
+            raise ValueError(f"expected_message has {len(text)} bits; expected message_bits={self.message_bits}")
+        return np.array([int(bit) for bit in text], dtype=np.int8)
 
     def _checked(self, ids: Any) -> np.ndarray:
         array = _to_numpy(ids)
@@ -307,6 +308,33 @@ def check_integer(name: str, value: Any, low: int, high: int | None) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < low or (high is not None and value > high):
         raise ValueError(f"{name} must be {f'in {low}..{high}' if high else f'at least {low}'}, got {value}")
+
+
+def message_text(name: str, message: Any, message_bits: Any) -> str | None:
+    """A message as text of 0s and 1s; it may be such a text, a sequence of bits, or an integer with its length in bits."""
+    forms = "text of 0s and 1s, a sequence of them, or an integer"
+    if message is None:
+        return None
+    if isinstance(message, (int, np.integer)) and not isinstance(message, bool):
+        if message_bits is None:
+            raise ValueError(f"{name} is the integer {message}, so message_bits is needed: its length in bits")
+        check_integer("message_bits", message_bits, 1, MAX_MESSAGE_BITS)
+        if message < 0 or int(message).bit_length() > message_bits:
+            raise ValueError(f"{name} is {message}; expected an integer of at most message_bits={message_bits} bits")
+        return format(int(message), f"0{message_bits}b")
+    if isinstance(message, str):
+        text = message
+    elif isinstance(message, (bool, Mapping, Set, bytes, bytearray)):
+        raise TypeError(f"{name} must be {forms}; got {message!r}")
+    else:
+        try:
+            text = "".join(str(int(bit)) if bit in (0, 1) else "?" for bit in message)
+        except (TypeError, ValueError):
+            raise TypeError(f"{name} must be {forms}; got {message!r}") from None
+    if not 1 <= len(text) <= MAX_MESSAGE_BITS or set(text) - {"0", "1"}:
+        shown = text if len(text) <= 40 else f"{text[:40]}... of {len(text)} characters"
+        raise ValueError(f"{name} must be 1 to {MAX_MESSAGE_BITS} bits, each 0 or 1; got {shown!r}")
+    return text
 
 
 def _to_numpy(ids: Any) -> np.ndarray:

@@ -70,7 +70,8 @@ class BiMarkLogitsProcessor(LogitsProcessor):
 
         Parameters
         ----------
-        input_ids : (B, t) int64, prompts (left-padded) and what was generated.
+        input_ids : (B, t) int64, prompts (left-padded) and what was generated. They are only hashed, so that a prompt may
+            hold ids outside the vocabulary, as some models have for images.
         scores : (B, |V|) logits after all warpers; -inf where a token is excluded.
 
         Returns

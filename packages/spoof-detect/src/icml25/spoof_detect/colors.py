@@ -24,6 +24,7 @@ class Colors(Protocol):
     ----------
     context_width : h.
     vocab_size : ids are below it, or None where the scheme doesn't care.
+    ignores_order : (optional) True where the colour doesn't depend on the order of the context.
     """
 
     context_width: int
@@ -200,7 +201,7 @@ class KGWColors:
 
     "lefthash" seeds with the last token of the context only, whatever its width: h = 1 for counting. "selfhash" at width
     c takes the candidate itself for one of the c tokens: h = c - 1 (0 at c = 1), and the colour ignores the order of the
-    context, so that ``key_fn=sorted_context`` is what a spoofer can learn. Scored are the positions that transformers'
+    context, so that ``key_fn=sorted_context`` is what a spoofer can learn, and what SpoofTest asks for. Scored are the positions that transformers'
     ``WatermarkDetector`` scores. A green list is drawn once per seed and kept as bits (|V| / 8 bytes), the least
     recently used ones forgotten.
 
@@ -236,6 +237,7 @@ class KGWColors:
         self._selfhash = config.seeding_scheme == "selfhash"
         self._first = config.context_width - self._selfhash  # the first position that the detector scores
         self.context_width = self._first if self._selfhash else 1
+        self.ignores_order = self._selfhash and self.context_width > 1
         self._green: OrderedDict[int, np.ndarray] = OrderedDict()
 
     def colors(self, ids: Any) -> ColorSequence:

@@ -133,11 +133,12 @@ def pack_keys(columns: Any, vocab_size: int | None, key_fn: KeyFunction | None) 
         return pack(columns, vocab_size)
     grams = np.stack(list(columns), axis=1)
     keys = np.asarray(key_fn(grams))
-    if keys.ndim != 2 or len(keys) != len(grams) or keys.dtype.kind not in "iu" or (keys.size and keys.min() < 0):
+    shaped = keys.ndim == 2 and len(keys) == len(grams) and keys.shape[1] > 0
+    if not shaped or keys.dtype.kind not in "iu" or (keys.size and keys.min() < 0):
         smallest = f", {keys.min()} among them" if keys.dtype.kind in "iu" and keys.size else ""
         raise ValueError(
             f"key_fn {key_name(key_fn)!r} returned {keys.dtype} {keys.shape}{smallest}; expected integers >= 0 of shape "
-            f"({len(grams)}, k)"
+            f"({len(grams)}, k), k >= 1"
         )
     return pack(keys.T, vocab_size) if key_fn in _SHIPPED_KEYS.values() else hash_ngrams(keys.T)
 
@@ -148,12 +149,17 @@ def windows(ids: np.ndarray, order: int) -> list[np.ndarray]:
     return [ids[i : i + n] for i in range(order)]
 
 
+def as_array(values: Any, name: str, expected: str) -> np.ndarray:
+    """As an array, unless it is ragged."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array ({error}); expected {expected}") from error
+
+
 def as_ids(ids: Any, name: str, vocab_size: int | None) -> Integer[np.ndarray, " t"]:
     """Validate one text: 1-D, integers, 0 <= id < vocab_size (or 2^32)."""
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:  # ragged
-        raise ValueError(f"{name} is no array ({error}); expected one text, a 1-D array of token ids") from error
+    array = as_array(ids, name, "one text, a 1-D array of token ids")
     if array.ndim == 1 and array.size == 0:
         return np.zeros(0, dtype=np.int64)
     if array.ndim != 1:
@@ -308,10 +314,12 @@ class NgramReference:
         keys.sort()
         new = np.ones(len(keys), dtype=bool)
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        starts = np.flatnonzero(new)
-        self._runs.append((keys[starts], np.diff(starts, append=len(keys))))
+        counts = np.flatnonzero(new)  # where a key begins, and then
+        np.subtract(counts[1:], counts[:-1], out=counts[:-1])
+        counts[-1] = len(keys) - counts[-1]
+        self._runs.append((keys[new], counts))
         self._buffer, self._buffered = None, 0
-        del keys, new, starts  # nothing but runs is held while they merge
+        del keys, new  # nothing but runs is held while they merge
         while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
             self._merge_last()
 
@@ -374,7 +382,7 @@ class NgramReference:
         ------
         TypeError: not integers. ValueError: wrong shape, or an id outside the vocabulary.
         """
-        ngrams = np.asarray(ngrams)
+        ngrams = as_array(ngrams, "ngrams", f"(M, {self.order}) ids")
         if ngrams.ndim != 2 or ngrams.shape[1] != self.order:
             raise ValueError(f"ngrams has shape {ngrams.shape}; expected (M, {self.order})")
         as_ids(ngrams.ravel(), "ngrams", self.vocab_size)
@@ -382,8 +390,12 @@ class NgramReference:
         if len(keys) == 0:
             return np.zeros(len(ngrams), dtype=np.int64)
         wanted = self._keys(ngrams.T)
+        order = np.argsort(wanted)  # neighbours are looked for one after the other: few misses of the cache
+        wanted = wanted[order]
         position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[position] == wanted, counts[position], 0)
+        found = np.empty(len(wanted), dtype=np.int64)
+        found[order] = np.where(keys[position] == wanted, counts[position], 0)
+        return found
 
     def merge(self, other: Any) -> NgramReference:
         """Counts of both corpora together, as a new reference (``functools.reduce`` over parts counted elsewhere).
@@ -483,6 +495,8 @@ class NgramReference:
         some = keys[:: len(keys) // _SLICE + 1] if mmap else keys  # not every page of a large file
         if np.any(some[1:] <= some[:-1]):
             raise ValueError(f"{path} is damaged: its keys are not in order")
+        if np.any(counts[:: len(counts) // _SLICE + 1 if mmap else 1] < 1):
+            raise ValueError(f"{path} is damaged: it has counts below 1")
         if len(keys):
             reference._runs = [(keys, counts)]
         return reference

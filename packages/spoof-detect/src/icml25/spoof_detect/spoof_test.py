@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64
 from scipy.special import ndtr
 
 from icml25.spoof_detect.colors import Colors
-from icml25.spoof_detect.ngrams import KeyFunction, as_ids, key_name, pack_keys
+from icml25.spoof_detect.ngrams import KeyFunction, as_array, as_ids, key_name, pack_keys
 from icml25.spoof_detect.power import real
 
 __all__ = ["CorrelationResult", "SpoofResult", "SpoofTest", "correlation_test", "fisher_difference"]
@@ -26,7 +26,7 @@ SCORES = ("log_count", "presence", "rank")
 POOLS = ("concat", "stratified", "stouffer")
 METHODS = ("auto", "asymptotic", "permutation")
 _AUTO_PERMUTATION = 50  # fewer n-grams than this are permuted
-_PROMPTS_REPEATED = 8  # tokens of all prompts together that no continuation begins with by chance
+_PROMPT_REPEATED = 8  # tokens that a continuation doesn't begin with by chance; fewer only if all texts do so
 _FISHER_LEAST = 20  # n-grams, on both sides: below, Fisher's z rejects more often than it says
 _PERMUTED_VALUES = 1 << 21  # 16 MiB at a time
 
@@ -42,7 +42,7 @@ class CorrelationResult:
     p_value : one-sided, against positive dependence; 1 when S is undefined.
     n : pairs.
     precision : 1 / variance of atanh S (n - 3 for one group).
-    status : "ok", "degenerate" (x or y is constant) or "too_short" (fewer than 4 pairs).
+    status : "ok", "degenerate" (x or y is constant) or "too_short" (fewer than 4 pairs; for "stouffer", in every group).
     method : "asymptotic" or "permutation".
     """
 
@@ -188,10 +188,12 @@ def correlation_test(
     """
     _choice("method", method, METHODS)
     _choice("pool", pool, POOLS[1:])
-    n_permutations, seed = _whole("n_permutations", n_permutations), _generator(seed)
+    n_permutations, seed = _whole("n_permutations", n_permutations), _seed(seed)
     x, y = _finite("x", x), _finite("y", y)
     try:
-        labels = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+        labels = (
+            groups if groups is None else np.unique(as_array(groups, "groups", "(n,) labels"), return_inverse=True)[1]
+        )
     except TypeError as error:
         raise TypeError(f"groups are labels that cannot be sorted ({error}); expected numbers or names") from error
     if x.shape != y.shape or (labels is not None and labels.shape != x.shape):
@@ -212,11 +214,22 @@ def _whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def _generator(seed: Any) -> np.random.Generator:
+def _seed(seed: Any) -> Any:
     try:
-        return np.random.default_rng(seed)
+        return seed if type(seed) is int and seed >= 0 else np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
         raise type(error)(f"seed is {seed!r}; expected a whole number >= 0 or a numpy Generator") from error
+
+
+def _check_cut_off(name: str, texts: list[np.ndarray], prompts: list[np.ndarray], prompt_tokens: int) -> None:
+    """Refuse a text that begins with a prompt, itself or after one token; a short prompt may come again by chance."""
+    known = {prompt.tobytes() for prompt in prompts}
+    begin = [any(text[skipped : skipped + prompt_tokens].tobytes() in known for skipped in (0, 1)) for text in texts]
+    enough = prompt_tokens >= _PROMPT_REPEATED or (all(begin) and prompt_tokens * len(begin) >= _PROMPT_REPEATED)
+    if any(begin) and enough:
+        raise ValueError(
+            f"{name}: text {begin.index(True)} begins with a prompt; expected continuations only: cut the prompts off"
+        )
 
 
 def _texts(name: str, texts: Any) -> list[Any]:
@@ -226,7 +239,7 @@ def _texts(name: str, texts: Any) -> list[Any]:
 
 
 def _finite(name: str, values: Any) -> np.ndarray:
-    array = np.asarray(values)
+    array = as_array(values, name, "(n,) numbers")
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} has dtype {array.dtype}; expected real numbers")
     array = array.astype(np.float64)
@@ -244,7 +257,8 @@ def _correlate(
     n = len(x)
     if method == "auto":
         method = "permutation" if n < _AUTO_PERMUTATION else "asymptotic"
-    if n < 4:
+    longest = np.bincount(texts).max(initial=0) if pool == "stouffer" and texts is not None else n
+    if longest < 4:
         return CorrelationResult(math.nan, math.nan, 1.0, n, 0.0, "too_short", method)
     statistic, z, precision = _statistic(x, y, texts, pool)
     if math.isnan(statistic):
@@ -323,6 +337,12 @@ def fisher_difference(S: Any, n: Any, S2: Any, n2: Any) -> float:
     return float(difference / math.sqrt(1 / (n - 3) + 1 / (n2 - 3)))
 
 
+def _ignores_order(key_fn: KeyFunction | None, h: int) -> bool:
+    gram = np.arange(h + 1)[None]
+    turned = np.concatenate([gram[:, :-1][:, ::-1], gram[:, -1:]], axis=1)
+    return key_fn is not None and np.array_equal(key_fn(gram), key_fn(turned))
+
+
 @dataclass(frozen=True)
 class _Sequences:
     x: np.ndarray
@@ -353,7 +373,8 @@ class SpoofTest:
 
     Raises
     ------
-    ValueError: order != h + 1; an empty reference; different vocabularies; different key functions; unknown score, pool.
+    ValueError: order != h + 1; an empty reference; different vocabularies; different key functions; one that heeds the
+    order of the context where colours (``ignores_order``) do not; unknown score, pool.
     TypeError: colors or reference lacks what is needed.
     """
 
@@ -391,8 +412,13 @@ class SpoofTest:
                 f"key_fn is {key_name(key_fn)!r}, but the reference counts by {other}{key_name(own)!r}; expected "
                 "NgramReference(..., key_fn=) of the same function"
             )
+        if getattr(colors, "ignores_order", False) and not _ignores_order(own, colors.context_width):
+            raise ValueError(
+                f"the reference counts by key_fn {key_name(own)!r}, which tells orders of the context apart, but the colours "
+                "do not depend on it; expected NgramReference(..., key_fn=sorted_context)"
+            )
         self.colors, self.reference, self.score, self.pool = colors, reference, score, pool
-        self.key_fn: KeyFunction | None = own if key_fn is None else key_fn
+        self.key_fn: KeyFunction | None = own
         self._vocab_size = sizes[1] if sizes[0] is None else sizes[0]
 
     def sequences(
@@ -436,7 +462,7 @@ class SpoofTest:
         TypeError, ValueError: as of :meth:`sequences`; unknown method.
         """
         _choice("method", method, METHODS)
-        n_permutations, seed = _whole("n_permutations", n_permutations), _generator(seed)
+        n_permutations, seed = _whole("n_permutations", n_permutations), _seed(seed)
         s = self._sequences(_texts("texts", texts), "texts")
         return self._result(s, _correlate(s.x, s.y, s.doc, method, self.pool, n_permutations, seed))
 
@@ -460,7 +486,7 @@ class SpoofTest:
         generate : ``generate(prompts, n_new)`` with lists of 1-D arrays and of numbers of tokens, returning the
             continuations (without prompts) of the watermarked model.
         reprompted : continuations made before, 1-D arrays of ids, from these or prompts of your own.
-        prompt_tokens : length of prompts, default 32.
+        prompt_tokens : length of prompts, default 32; with reprompted it only serves to see that they were cut off.
         n_reprompts : calls of generate; atanh S' is averaged with weights n' - 3.
 
         Returns
@@ -470,19 +496,26 @@ class SpoofTest:
         Raises
         ------
         TypeError, ValueError: as of :meth:`sequences`; both or neither of generate and reprompted; a text of no more than
-        prompt_tokens; generate returned another number of texts, an empty one, texts that begin with their prompts, or
-        the same texts at every call.
+        prompt_tokens; generate returned another number of texts, an empty one, or the same texts at every call; a
+        regenerated text that begins with a prompt (after one more token at most, such as a begin of text).
         """
-        texts = _texts("texts", texts)
+        texts, prompt_tokens = _texts("texts", texts), _whole("prompt_tokens", prompt_tokens)
         if reprompted is not None and generate is None:
-            batches = [_texts("reprompted", reprompted)]
+            batches = [
+                [
+                    as_ids(t, f"reprompted[{i}]", self._vocab_size)
+                    for i, t in enumerate(_texts("reprompted", reprompted))
+                ]
+            ]
+            suspects = [as_ids(text, f"texts[{index}]", self._vocab_size) for index, text in enumerate(texts)]
+            prompts = [ids[:prompt_tokens] for ids in suspects if len(ids) > prompt_tokens]
+            _check_cut_off("reprompted", batches[0], prompts, prompt_tokens)
         elif generate is None or reprompted is not None:
             raise ValueError("expected exactly one of generate and reprompted")
         elif not callable(generate):
             raise TypeError(f"generate is {generate!r}; expected a function generate(prompts, n_new)")
         else:
-            prompt_tokens, n_reprompts = _whole("prompt_tokens", prompt_tokens), _whole("n_reprompts", n_reprompts)
-            batches = self._regenerate(texts, generate, prompt_tokens, n_reprompts)
+            batches = self._regenerate(texts, generate, prompt_tokens, _whole("n_reprompts", n_reprompts))
         s = self._sequences(texts, "texts")
         of_suspect = _correlate(s.x, s.y, s.doc, "asymptotic", self.pool, 1, 0)
         weighted = precision = 0.0
@@ -532,12 +565,7 @@ class SpoofTest:
                     raise ValueError(
                         f"generate returned an empty text at position {index}; expected {n_new[index]} tokens"
                     )
-            long = prompt_tokens * len(prompts) >= _PROMPTS_REPEATED  # a few tokens may come again by chance
-            pairs = zip(batch, prompts, strict=True)
-            if long and all(np.array_equal(text[:prompt_tokens], prompt) for text, prompt in pairs):
-                raise ValueError(
-                    "generate returned texts that begin with their prompts; expected continuations only: cut the prompts off"
-                )
+            _check_cut_off("generate returned", batch, prompts, prompt_tokens)
             if any(all(map(np.array_equal, batch, earlier)) for earlier in batches):
                 raise ValueError(
                     "generate returned the same texts twice; expected independent samples for n_reprompts > 1: sample, "
@@ -608,6 +636,7 @@ class SpoofTest:
         if found.status == "too_short":
             of = "" if reference_statistic is None else f" and {n_reference} regenerated ones"
             least = 4 if reference_statistic is None else f"{_FISHER_LEAST} of both"
+            least = f"{least}, in one text" if self.pool == "stouffer" and reference_statistic is None else least
             message = f"{found.n} distinct n-grams{of} are too few to test; expected at least {least}"
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         elif found.status == "degenerate":

@@ -8,8 +8,9 @@ from 400 x 500 watermarked tokens and write with the unwatermarked chain as thei
 - Stealing-lite: p_base exp(3 min(ratio, 2) / 2), ratio = count_D(context, token) / (n_context p_base + 1), after the
   clipped-ratio score of the Stealing attack.
 
-A *test* is a batch of texts of one writer, with a total length of its own. Solvers see texts, key, unwatermarked
-reference text, continuations of the texts' prompts by the watermarked owner's model, and held-out genuine text; they
+A world has several keys, each with genuine texts and spoofers of its own: how a test fares depends on the key as much as
+on the texts. A *test* is a batch of texts of one writer under one key, with a total length of its own. Solvers see texts,
+keys, unwatermarked reference text, continuations of the texts' prompts by the watermarked owner's model, and held-out genuine text; they
 answer with one p-value per test (small: forged). Who wrote what stays here.
 
 A second question has no forgeries: texts that know nothing of the key (people's, or watermarked under another key).
@@ -48,7 +49,7 @@ class Watermark(Protocol):
     h : context width.
     once : only the first occurrence of a context in a text is watermarked.
     null_mean, null_variance : of the colour of a token that knows nothing of the key.
-    about : numbers and texts that solvers need to compute colours.
+    about : numbers and texts that solvers need, beside the key, to compute colours.
     """
 
     h: int
@@ -105,7 +106,7 @@ class RedGreen:
 
     def __init__(self, key: int, h: int, gamma: float | int = 0.5, delta: float | int = 2.0) -> None:
         self.h, self.null_mean, self.null_variance = h, gamma, gamma * (1 - gamma)
-        self.about = {"scheme": "kgw", "key": key, "h": h, "gamma": gamma}
+        self.about = {"scheme": "kgw", "h": h, "gamma": gamma}
         self._start = _mix(np.array([key], dtype=np.uint64))[0]
         self._steps = (np.arange(VOCAB, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
         self._threshold, self._gain = np.uint64(int(gamma * 2**64)), np.float32(np.expm1(delta))
@@ -155,13 +156,17 @@ class _Chain:
         scale = rng.uniform(0.5, 2.5, (VOCAB, 1))
         self.logits = rng.standard_normal((VOCAB, SUPPORT)) * scale + 0.5 * np.log(zipf[self.support])
         self.use(self.logits)
-        self.start = zipf / zipf.sum()
+        self.start = zipf.astype(np.float64)
 
     def use(self, logits: np.ndarray) -> None:
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
         self.p = (p / p.sum(axis=1, keepdims=True)).astype(np.float32)
         self.table = _Table(self.p)
         self._flat_support = (self.support + VOCAB * np.arange(VOCAB)[:, None]).ravel()
+
+    def starts(self, n: int, width: int, rng: np.random.Generator) -> np.ndarray:
+        """First tokens of n texts."""
+        return rng.choice(VOCAB, size=(n, width), p=self.start / self.start.sum())
 
     def blurred(self, noise: float | int, rng: np.random.Generator) -> _Chain:
         """The same chain with noise on its logits: what somebody else's model is."""
@@ -253,6 +258,7 @@ class _Learned:
         return low, np.searchsorted(self.contexts, packed, side="right") - low
 
     def count(self, context: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """How often each candidate (N, k) follows its context (N, h)."""
         packed = _pack(context)[:, None] * VOCAB + candidates
         place = np.minimum(np.searchsorted(self.grams, packed), len(self.grams) - 1)
         return np.where(self.grams[place] == packed, self.counts[place], 0)
@@ -299,9 +305,10 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     settings : question ("forgery", "null" or "counts") and
 
         forgery: h, gamma and delta of :class:`RedGreen`, or watermark, a function of a key that returns another
-        :class:`Watermark` (or a text, the reason why there is none); genuine and forged (numbers of texts; forged of each
-        spoofer), held_out (genuine texts to calibrate on, 200), length (of a text), lengths (of tests: shorter than a text or a multiple of it), attacker_noise (of the
-        spoofers' model); learned and reference (numbers of texts, 400 and 800).
+        :class:`Watermark` (or a text, the reason why there is none); keys (their number, 1), and for each of them genuine
+        and forged (numbers of texts; forged of each spoofer), held_out (genuine texts to calibrate on, 200) and learned
+        (texts that spoofers have seen, 400); length (of a text), lengths (of tests: shorter than a text or a multiple of
+        it), attacker_noise (of the spoofers' model); reference (number of texts, 800).
 
         null: source ("stdlib", "wikitext2", "tinyshakespeare": people's words; or "other_key": watermarked), h, length,
         tests.
@@ -341,65 +348,77 @@ def _key(rng: np.random.Generator) -> int:
 def _draw_forgery(settings: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Genuine and forged texts.
 
-    public: suspects (N, T), reprompted (N, T - 32): the owner's continuations of their first 32 tokens; reference (800,
-    500) unwatermarked; held_out (M, T) genuine; suspect_colors, held_out_colors (., T), NaN where not scored;
-    suspect_log_probs, held_out_log_probs (., T - 1) under the owner's model without watermark; lengths; for each of them
-    tests_<length> (n, m): m texts of one writer; null_mean and null_variance of a colour; prompt; what the watermark says
-    about itself. Or only unavailable, the reason.
+    public: suspects (N, T) and keys (N,) of their watermark; reprompted (N, T - 32): the owner's continuations of their
+    first 32 tokens; reference (800, 500) unwatermarked; held_out (M, T) genuine, and held_out_keys (M,); suspect_colors,
+    held_out_colors (., T), NaN where not scored; suspect_log_probs, held_out_log_probs (., T - 1) under the owner's model
+    without watermark; lengths; for each of them tests_<length> (n, m): m texts of one writer under one key; null_mean and
+    null_variance of a colour; prompt; what the watermark says about itself. Or only unavailable, the reason.
     truth: writer (N,), "genuine" or a spoofer.
     """
-    streams = np.random.SeedSequence(seed).spawn(6)
-    rng = np.random.default_rng(streams[0])
-    key = _key(rng)
+    rng = np.random.default_rng(seed)
+    keys = [_key(rng) for _ in range(settings.get("keys", 1))]
     if "watermark" in settings:
-        watermark = settings["watermark"](key)
+        watermarks = [settings["watermark"](key) for key in keys]
     else:
-        watermark = RedGreen(key, settings["h"], settings.get("gamma", 0.5), settings.get("delta", 2.0))
-    if isinstance(watermark, str):
-        return {"unavailable": watermark}, {}
-    h, length, chain = watermark.h, settings["length"], _Chain(rng)
+        watermarks = [
+            RedGreen(key, settings["h"], settings.get("gamma", 0.5), settings.get("delta", 2.0)) for key in keys
+        ]
+    if isinstance(watermarks[0], str):
+        return {"unavailable": watermarks[0]}, {}
+    chain = _Chain(rng)
+    own = chain.blurred(settings["attacker_noise"], rng) if settings.get("attacker_noise") else chain
+    worlds = [_written(chain, own, watermark, settings, rng) for watermark in watermarks]
+    of = {name: np.concatenate([world[name] for world in worlds]) for name in worlds[0]}
+    writer = of.pop("writer")
+    key_of, held_out_keys = (np.repeat(keys, len(texts) // len(keys)) for texts in (of["suspects"], of["held_out"]))
+    public: dict[str, Any] = {
+        **of,
+        "keys": key_of,
+        "held_out_keys": held_out_keys,
+        "reference": _write(chain.starts(settings.get("reference", 800), 1, rng), 500, _plain(chain, rng)),
+        "suspect_log_probs": chain.log_probs(of["suspects"]),
+        "held_out_log_probs": chain.log_probs(of["held_out"]),
+        "lengths": np.array(settings["lengths"]),
+        "null_mean": watermarks[0].null_mean,
+        "null_variance": watermarks[0].null_variance,
+        "vocab_size": VOCAB,
+        "prompt": PROMPT,
+        **watermarks[0].about,
+    }
+    for total in settings["lengths"]:
+        m = max(1, total // settings["length"])
+        groups = [np.flatnonzero((key_of == key) & (writer == name)) for key in keys for name in ("genuine", *SPOOFERS)]
+        tests = np.concatenate([g[: len(g) // m * m].reshape(-1, m) for g in groups])
+        public[f"tests_{total}"] = rng.permutation(tests)
+    return public, {"writer": writer}
 
-    def starts(n: int, width: int) -> np.ndarray:
-        return rng.choice(VOCAB, size=(n, width), p=chain.start.astype(float) / chain.start.astype(float).sum())
+
+def _written(
+    chain: _Chain, own: _Chain, watermark: Watermark, settings: dict[str, Any], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """All texts under one key: suspects in random order with their writers, continuations, held-out texts, colours."""
+    h, length, forged = watermark.h, settings["length"], settings["forged"]
 
     def genuine(n: int, words: int) -> np.ndarray:
-        return _write(starts(n, h), words, _watermarked(chain, watermark, h, rng))
+        return _write(chain.starts(n, h, rng), words, _watermarked(chain, watermark, h, rng))
 
     learned = _Learned(genuine(settings.get("learned", 400), 500), h)
-    own = chain.blurred(settings["attacker_noise"], rng) if settings.get("attacker_noise") else chain
-    writers, texts = ["genuine"] * settings["genuine"], [genuine(settings["genuine"], length)]
-    for stream, (name, spoofer) in zip(streams[1:], SPOOFERS.items(), strict=False):
-        choose = spoofer(own, learned, np.random.default_rng(stream))
-        texts.append(_write(starts(settings["forged"], h), length, choose))
-        writers += [name] * settings["forged"]
-    suspects = np.concatenate(texts)
-    order = np.random.default_rng(streams[4]).permutation(len(suspects))
-    suspects, writer = suspects[order], np.array(writers)[order]
+    held_out, mine = np.split(
+        genuine(settings.get("held_out", 200) + settings["genuine"], length), [-settings["genuine"]]
+    )
+    writer = np.repeat(["genuine", *SPOOFERS], [settings["genuine"]] + [forged] * len(SPOOFERS))
+    theirs = [_write(chain.starts(forged, h, rng), length, spoofer(own, learned, rng)) for spoofer in SPOOFERS.values()]
+    order = rng.permutation(len(writer))
+    suspects = np.concatenate([mine, *theirs])[order]
     again = _write(suspects[:, :PROMPT], length, _watermarked(chain, watermark, PROMPT, rng))
-    held_out = genuine(settings.get("held_out", 200), length)
-    reference = _write(starts(settings.get("reference", 800), 1), 500, _plain(chain, np.random.default_rng(streams[5])))
-    public: dict[str, Any] = {
+    return {
         "suspects": suspects,
-        "reprompted": again[:, PROMPT:].copy(),
-        "reference": reference,
+        "writer": writer[order],
+        "reprompted": again[:, PROMPT:],
         "held_out": held_out,
         "suspect_colors": _colors(watermark, suspects),
         "held_out_colors": _colors(watermark, held_out),
-        "suspect_log_probs": chain.log_probs(suspects),
-        "held_out_log_probs": chain.log_probs(held_out),
-        "lengths": np.array(settings["lengths"]),
-        "null_mean": watermark.null_mean,
-        "null_variance": watermark.null_variance,
-        "vocab_size": VOCAB,
-        "prompt": PROMPT,
-        **watermark.about,
     }
-    for total in settings["lengths"]:
-        m = max(1, total // length)
-        groups = [np.flatnonzero(writer == name) for name in ("genuine", *SPOOFERS)]
-        tests = np.concatenate([g[: len(g) // m * m].reshape(-1, m) for g in groups])
-        public[f"tests_{total}"] = tests[np.random.default_rng(streams[4]).permutation(len(tests))]
-    return public, {"writer": writer}
 
 
 def _colors(watermark: Watermark, texts: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Language models for the watermarks to write with: a table with known probabilities, and SmolLM2."""
+"""SmolLM2, for the watermarks to write with."""
 
 import contextlib
 import os
@@ -7,64 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin, PretrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutput
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from icml25.shared.datasets import smollm2 as smollm2_file
-from icml25.shared.protocols.watermark_message import context_rows
 
-__all__ = ["SyntheticLM", "load_smollm2"]
-
-
-class SyntheticLMConfig(PretrainedConfig):
-    """Sizes of the table."""
-
-    model_type = "icml25-synthetic-lm"
-
-    def __init__(self, vocab_size: int = 4096, n_rows: int = 512, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.vocab_size = vocab_size
-        self.n_rows = n_rows
-
-
-class SyntheticLM(PreTrainedModel, GenerationMixin):
-    """Next-token logits are a row of a table, picked by a hash of the last two tokens.
-
-    Parameters
-    ----------
-    table : (rows, vocab) float32 logits, as ``watermark_message.draw`` gives them. There is no end-of-text token, and of
-        a shorter prompt the token before the first is 0.
-    """
-
-    config_class = SyntheticLMConfig
-    main_input_name = "input_ids"
-
-    def __init__(self, table: np.ndarray) -> None:
-        rows, vocab = table.shape
-        super().__init__(SyntheticLMConfig(vocab_size=vocab, n_rows=rows, use_cache=False))
-        self.table = torch.nn.Parameter(torch.from_numpy(np.ascontiguousarray(table)), requires_grad=False)
-        self.generation_config.use_cache = False
-        self.generation_config.pad_token_id = 0
-        self.eval()
-
-    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> dict[str, Any]:
-        """All that the next token depends on."""
-        return {"input_ids": input_ids[:, -2:], "last_only": True}
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        last_only: bool = False,
-        return_dict: bool = True,
-    ) -> CausalLMOutput:
-        """Logits (B, T, vocab) after each token, or (B, 1, vocab) after the last."""
-        before = torch.nn.functional.pad(input_ids[:, :-1], (1, 0))
-        if last_only:
-            before, input_ids = before[:, -1:], input_ids[:, -1:]
-        return CausalLMOutput(logits=self.table[context_rows(before, input_ids, len(self.table))])
+__all__ = ["load_smollm2"]
 
 
 def load_smollm2(dtype: str = "float32", cache: Path | None = None) -> tuple[Any, Any]:

@@ -14,16 +14,23 @@ class BiMark:
     def __init__(self, key):
         from icml25.shared.protocols.watermark_forgery import VOCAB, bimark_hashes
 
-        self.about = {"scheme": "bimark", "key": key, "h": WINDOW, "layers": LAYERS, "message": MESSAGE}
+        self.about = {"scheme": "bimark", "h": WINDOW, "layers": LAYERS, "message": MESSAGE}
         self._key = key.to_bytes(8, "little")
         self._hashes = bimark_hashes()
         self._members = self._hashes.partitions(self._key, LAYERS, VOCAB)
         self._bits = np.array([bit == "1" for bit in MESSAGE])
+        self._vocab = VOCAB
+        self._known = np.zeros(VOCAB**WINDOW, dtype=np.int16)  # directions as bits, and one that says they are there
 
     def directions(self, contexts):
         """What each layer does after a context: message bit XOR pad, (N, layers)."""
-        position, pad = self._hashes.context_randomness(self._key, contexts, len(MESSAGE), LAYERS)
-        return self._bits[position, None] ^ pad
+        packed, layers = contexts @ (self._vocab, 1), np.arange(LAYERS)
+        new = np.unique(packed[self._known[packed] == 0])
+        if len(new):
+            unpacked = np.stack(np.divmod(new, self._vocab), axis=1)
+            position, pad = self._hashes.context_randomness(self._key, unpacked, len(MESSAGE), LAYERS)
+            self._known[new] = (self._bits[position, None] ^ pad) @ (1 << layers) + (1 << LAYERS)
+        return (self._known[packed, None] >> layers & 1).astype(bool)
 
     def weights(self, contexts, candidates, p):
         """All layers in turn on the candidates, each by bit-flip reweighting at base scale 1."""
@@ -64,7 +71,14 @@ class Dataset(BaseDataset):
     """Genuine and forged text under BiMark: the colour is the share of layers whose vote agrees with the message."""
 
     name = "forgery_bimark"
-    parameters = {"length": [500], "genuine": [200], "forged": [60], "learned": [400], "held_out": [100]}  # noqa: RUF012
+    parameters = {  # noqa: RUF012
+        "length": [500],
+        "keys": [2],
+        "genuine": [100],
+        "forged": [100],
+        "learned": [400],
+        "held_out": [50],
+    }
 
     def get_data(self):
         """Settings of the draw."""

@@ -12,9 +12,11 @@ class Dataset(BaseDataset):
         "gamma": [0.5],
         "delta": [2.0],
         "length": [1000],
-        "genuine": [300],
-        "forged": [100],
+        "keys": [2],
+        "genuine": [150],
+        "forged": [120],
         "learned": [400],
+        "held_out": [60],
         "attacker_noise": [0.0],
     }
 

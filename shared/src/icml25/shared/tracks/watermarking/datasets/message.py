@@ -9,11 +9,11 @@ class Dataset(BaseDataset):
     name = "message"
     parameters = {  # noqa: RUF012
         "cells": ["8x50+32x50+16x200"],
-        "sequences": [100],
+        "sequences": [400],
         "messages": [10],
         "null": [2000],
         "bias": [16384],
-        "vocab": [1024],
+        "vocab": [4096],
         "rows": [512],
     }
 

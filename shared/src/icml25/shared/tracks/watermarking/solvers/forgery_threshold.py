@@ -1,4 +1,4 @@
-"""A mean per token, unusual for the owner's text: thresholds calibrated on held-out genuine texts."""
+"""A mean per token, unusual for the owner's text: thresholds calibrated on held-out genuine texts of the same key."""
 
 import numpy as np
 
@@ -17,10 +17,13 @@ def p_values(arrays, _):
     out = {}
     for total in arrays["lengths"].tolist():
         tests = arrays[f"tests_{total}"]
-        held_out = np.nanmean(arrays["held_out"][:, :total], axis=1)
         mean = np.nanmean(arrays["suspects"][:, :total], axis=1)[tests].mean(axis=1)
-        spread = held_out.std(ddof=1) * np.sqrt(1 / tests.shape[1] + 1 / len(held_out))
-        out[f"p_values_{total}"] = 2 * ndtr(-np.abs(mean - held_out.mean()) / spread)
+        p, keys = np.ones(len(tests)), arrays["keys"][tests[:, 0]]
+        for key in np.unique(keys):
+            held_out = np.nanmean(arrays["held_out"][arrays["held_out_keys"] == key, :total], axis=1)
+            spread = held_out.std(ddof=1) * np.sqrt(1 / tests.shape[1] + 1 / len(held_out))
+            p[keys == key] = 2 * ndtr(-np.abs(mean[keys == key] - held_out.mean()) / spread)
+        out[f"p_values_{total}"] = p
     return out
 
 
@@ -41,7 +44,8 @@ class Solver(BaseSolver):
     def set_objective(self, **problem):
         """Note what is averaged, and the tests."""
         of = {"perplexity": "log_probs", "green rate": "colors"}[self.statistic]
-        self.arrays = {k: v for k, v in problem.items() if k == "lengths" or k.startswith("tests_")}
+        kept = ("lengths", "keys", "held_out_keys")
+        self.arrays = {k: v for k, v in problem.items() if k in kept or k.startswith("tests_")}
         self.arrays |= {"suspects": problem[f"suspect_{of}"], "held_out": problem[f"held_out_{of}"]}
 
     def run(self, _):

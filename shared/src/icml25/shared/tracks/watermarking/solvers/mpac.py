@@ -7,6 +7,8 @@ COLOURS = 4
 
 def warm_up():
     """Load what the clock should not see."""
+    import transformers.generation.logits_process  # noqa: F401
+
     import icml25.shared.tracks.watermarking.messaging  # noqa: F401
 
 
@@ -28,7 +30,7 @@ def best_colour_pmf(n):
     return np.diff(at_most, prepend=0).clip(0)
 
 
-def scheme(delta, sequences=10**9):
+def scheme(delta):
     """A digit in base four per position: the context picks position and colouring, the digit's colour is favoured."""
     import hashlib
     from functools import cache
@@ -42,30 +44,26 @@ def scheme(delta, sequences=10**9):
 
     pmf = cache(best_colour_pmf)
 
-    class Colours:
-        """Position of the digit and colours of the vocabulary after each token."""
+    def colouring(key, positions, vocab_size):
+        """Position of the digit after a token, and two bits of a keyed hash per token of the vocabulary: its colour."""
 
-        def __init__(self, key, positions, vocab_size):
-            self.key, self.positions, self.vocab_size, self.known = key.encode(), positions, vocab_size, {}
+        @cache
+        def after(token):
+            digest = hashlib.shake_128(f"{key} {token}".encode()).digest(8 + -(-vocab_size // 4))
+            return int.from_bytes(digest[:8], "little") % positions, digest[8:]
 
-        def __getitem__(self, token):
-            if token not in self.known:
-                digest = hashlib.blake2b(int(token).to_bytes(8, "little"), key=self.key, digest_size=16).digest()
-                rng = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
-                colours = np.arange(self.vocab_size, dtype=np.int32) % COLOURS
-                self.known[token] = int(rng.integers(self.positions)), rng.permutation(colours).astype(np.int8)
-            return self.known[token]
+        return after
 
     class Processor(LogitsProcessor):
-        def __init__(self, colours, digits):
-            self.colours, self.digits = colours, digits
+        def __init__(self, after, digits):
+            self.after, self.digits = after, digits
 
         def __call__(self, input_ids, scores):
-            favoured = np.empty(scores.shape, dtype=bool)
-            for row, token in zip(favoured, input_ids[:, -1].tolist(), strict=True):
-                position, colours = self.colours[token]
-                np.equal(colours, self.digits[position], out=row)
-            return scores + delta * torch.from_numpy(favoured)
+            drawn = [self.after(token) for token in input_ids[:, -1].tolist()]
+            packed = np.frombuffer(b"".join(bits for _, bits in drawn), dtype=np.uint8).reshape(len(drawn), -1, 1)
+            colours = (packed >> np.array([0, 2, 4, 6], dtype=np.uint8) & 3).reshape(len(drawn), -1)
+            digits = self.digits[[position for position, _ in drawn]]
+            return scores + delta * torch.from_numpy(colours[:, : scores.shape[1]] == digits[:, None])
 
     class Config(BaseWatermarkingConfig):
         """Behind all warpers, where transformers puts a watermark."""
@@ -78,24 +76,21 @@ def scheme(delta, sequences=10**9):
 
         def construct_processor(self, vocab_size, device="cpu"):
             bits = np.array([int(bit) for bit in self.message]).reshape(-1, 2)
-            return Processor(Colours(self.key, len(bits), vocab_size), 2 * bits[:, 0] + bits[:, 1])
+            return Processor(colouring(self.key, len(bits), vocab_size), 2 * bits[:, 0] + bits[:, 1])
 
     class MPAC(Scheme):
         def config(self, key, message):
             return Config(key, message)
 
         def reader(self, key, bits, vocab_size):
-            colours = Colours(key, bits // 2, vocab_size)
+            after = colouring(key, bits // 2, vocab_size)
 
             def read_one(text):
                 votes = np.zeros((bits // 2, COLOURS), dtype=int)
                 for before, token in set(zip(text[:-1].tolist(), text[1:].tolist(), strict=True)):
-                    position, of = colours[before]
-                    votes[position, of[token]] += 1
-                digit, best = (
-                    votes.argmax(1),
-                    votes.max(1),
-                )  # of ties the first, as in the official code: never undecided
+                    position, packed = after(before)
+                    votes[position, packed[token // 4] >> 2 * (token % 4) & 3] += 1
+                digit, best = votes.argmax(1), votes.max(1)  # of ties the first, as in the official code: all decided
                 decoded = np.stack([digit // 2, digit % 2], 1).ravel()
                 null = np.ones(1)
                 for n in votes.sum(1):
@@ -108,7 +103,6 @@ def scheme(delta, sequences=10**9):
 
             return read
 
-    MPAC.sequences = sequences
     return MPAC()
 
 
@@ -116,7 +110,7 @@ def write_and_read(arrays, params):
     """Write and read."""
     from icml25.shared.tracks.watermarking.messaging import measure_messages
 
-    return measure_messages(arrays, params, scheme(params["delta"]))
+    return measure_messages(arrays, params, lambda: scheme(params["delta"]))
 
 
 class Solver(MessageSolver):

@@ -14,7 +14,7 @@ def write_and_read(arrays, params):
 
     class Plain(Scheme):
         multi_bit = False
-        sequences = 50
+        sequences = 64
         bias_contexts = 0
 
         def config(self, key, message):
@@ -23,7 +23,7 @@ def write_and_read(arrays, params):
         def reader(self, key, bits, vocab_size):
             return None
 
-    return measure_messages(arrays, params, Plain())
+    return measure_messages(arrays, params, Plain)
 
 
 class Solver(MessageSolver):
