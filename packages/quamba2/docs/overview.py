@@ -1,4 +1,4 @@
-"""Size against divergence of the schemes on random Mamba2 models with uneven channels: python docs/overview.py."""
+"""Size against divergence of the schemes on random Mamba2 models with uneven activations: python docs/overview.py."""
 
 from pathlib import Path
 
@@ -14,8 +14,6 @@ NAMES = {
     "rtn": "rounding W8A8",
     "quamba": "Quamba W8A8",
     "w8a8": "Quamba2 W8A8",
-    "quamba-channel": "Quamba W8A8, conv by channel",
-    "w8a8-channel": "Quamba2 W8A8, conv by channel",
     "w4a8": "Quamba2 W4A8",
     "w4a16": "Quamba2 W4A16",
 }
@@ -23,12 +21,10 @@ COLOURS = {
     "rtn": "#999999",
     "quamba": "#E69F00",
     "w8a8": "#0072B2",
-    "quamba-channel": "#D55E00",
-    "w8a8-channel": "#56B4E9",
     "w4a8": "#009E73",
     "w4a16": "#CC79A7",
 }
-MARKERS = dict(zip(NAMES, "sDoPX^v", strict=True))
+MARKERS = dict(zip(NAMES, "sDo^v", strict=True))
 
 
 def measure(seed):

@@ -585,12 +585,13 @@ def test_auto_classes(mamba2, ids, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_perplexity_of_real_text():
-    """A byte model trained for a moment on tinyshakespeare keeps its perplexity on other parts of it."""
+@pytest.mark.parametrize("name", ["tinyshakespeare", "wikitext2"])
+def test_perplexity_of_real_text(name):
+    """A byte model trained for a moment on a text keeps its perplexity on other parts of it."""
     datasets = pytest.importorskip("icml25.shared.datasets")
     if not os.environ.get("ICML25_DATA"):
         pytest.skip("ICML25_DATA is not set")
-    text = torch.frombuffer(bytearray(datasets.load("tinyshakespeare").text.encode()), dtype=torch.uint8).long()
+    text = torch.frombuffer(bytearray(datasets.load(name).text.encode()), dtype=torch.uint8).long()
     cut, generator = int(0.9 * len(text)), torch.Generator().manual_seed(0)
 
     def rows(part, count):

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from conftest import make_mamba2
 
 import icml25.quamba2
+from icml25.quamba2 import QuambaConfig, fast_scan, quantize
 
 pytest.importorskip("benchopt")
 pytestmark = pytest.mark.bench
@@ -57,13 +60,14 @@ def test_the_float_model_is_perfect(objective):
         logits=truth,
         reloaded=truth,
         decoded=truth[0][:, 128:134],
+        group_errors=np.array([0.5, 0.1]),
         model_bytes=100,
         state_bytes=5,
         float_state_bytes=20,
     )
     assert row["kl"] == pytest.approx(0, abs=1e-12) and row["agreement"] == 1 and row["perplexity_ratio"] == 1
     assert row["decode_kl"] == pytest.approx(0, abs=1e-12) and row["reload_error"] == 0
-    assert row["bytes_ratio"] == 1 and row["state_ratio"] == 0.5
+    assert row["bytes_ratio"] == 1 and row["state_ratio"] == 0.5 and row["group_error"] == pytest.approx(0.3)
 
 
 def test_false_claims_show(objective):
@@ -121,8 +125,55 @@ def test_schemes_share_a_process_per_problem_and_seed(monkeypatch):
     assert len(calls) == 2 and "modes" in calls[0] and "modes" not in calls[1]
 
 
+def test_uneven_models_have_the_papers_profile():
+    """Fig. 3: sizes after the convolution differ widely and persist over tokens, while the weights are ordinary."""
+    from scipy.stats import spearmanr
+
+    from icml25.quamba2.track.benchmark_utils.models import VOCABULARY, profiled_mamba2
+
+    model, seen = profiled_mamba2(1000), {}
+    with torch.inference_mode(), fast_scan(model, lambda layer, name, v: seen.setdefault((layer, name), v.abs())):
+        model(torch.randint(0, VOCABULARY, (8, 64)), use_cache=False)
+    for i, block in enumerate(model.backbone.layers):
+        weight, bound = block.mixer.conv1d.weight.abs(), block.mixer.conv_kernel_size**-0.5
+        assert weight.max() <= bound and weight.median() > 0.4 * bound
+        x = seen[i, "conv_x"]
+        largest = x[:4].amax((0, 1))  # of calibration, as it were
+        assert largest.log().std() > 0.7
+        assert np.mean([spearmanr(largest, token).statistic for token in x[4:, ::16].flatten(0, 1)]) > 0.8
+        for name, small, large in (("conv_B", 1, 2), ("conv_C", 2, 1)):
+            groups = seen[i, name].unflatten(-1, (4, -1)).amax((0, 1, 3))
+            assert groups.argmin() == small and groups.argmax() == large and groups[large] > 20 * groups[small]
+
+
+@pytest.mark.parametrize("size", [1e-4, 0.01, 0.19, 0.21, 1.0, 30.0])
+def test_before_silu(size):
+    from icml25.quamba2.track.benchmark_utils.models import before_silu
+
+    b = before_silu(torch.tensor([size]))
+    torch.testing.assert_close(torch.nn.functional.silu(b), torch.tensor([size if size > 0.2 else -size]))
+
+
+def test_errors_of_state_groups():
+    """One scale for all hides the small group entirely; one per group keeps it."""
+    from icml25.quamba2.bench import group_errors
+
+    model = make_mamba2(n_groups=2)
+    with torch.no_grad():
+        for block in model.backbone.layers:
+            conv, inner = block.mixer.conv1d, block.mixer.intermediate_size
+            conv.weight[inner + 8 : inner + 16] *= 1e-3
+            conv.bias[inner + 8 : inner + 16] *= 1e-3
+    ids = torch.randint(0, 97, (2, 40))
+    found = {}
+    for flag in (True, False):
+        small = quantize(model, [ids], QuambaConfig(per_state_group=flag))
+        found[flag] = group_errors(model, small, ids.numpy())
+    assert len(found[True]) == 8 and 0 < max(found[True]) < 0.02  # two layers, B and C, two groups
+    assert max(found[False]) == 1
+
+
 def test_tensor_bytes(track):
-    torch = pytest.importorskip("torch")
     from benchmark_utils.evaluation import tensor_bytes
 
     shared = torch.zeros(3)

@@ -170,7 +170,7 @@ def _mamba2(mixer: Any, hidden: Tensor, mask: Tensor | None, see: See) -> Tensor
         B.reshape(batch, length, mixer.n_groups, -1),
         C.reshape(batch, length, mixer.n_groups, -1),
         mixer.D,
-        _STATES_EVERY if see else 64,
+        _STATES_EVERY if see else 32,
         on_states=(lambda state: see("state", state.flatten(2, 3))) if see else None,
     )
     return _project_out(mixer, mixer.norm(y.reshape(batch, length, -1), z), see)

@@ -236,16 +236,10 @@ class _Int4Linear(ExactModule):
     def integer(self, x: Int[Tensor, "*batch in"], x_scale: Float[Tensor, ""]) -> Float[Tensor, "*batch out"]:
         """float32 outputs of integer inputs: int32 sums within each group, scaled and added in float32."""
         parts = [part.contiguous() for part in _rows(x, self.in_features).split(self.group_size, dim=1)]
-        y = x_scale.new_empty(len(parts[0]), self.out_features)
+        y = x_scale.new_zeros(len(parts[0]), self.out_features)
         for rows, weight in self._blocks():
-            products = (
-                integer_matmul(xs, ws.contiguous()).float() * self.weight_scale[rows, group]
-                for group, (xs, ws) in enumerate(zip(parts, weight.split(self.group_size, dim=1), strict=True))
-            )
-            total = next(products)
-            for product in products:
-                total += product
-            y[:, rows] = total
+            for group, (xs, ws) in enumerate(zip(parts, weight.split(self.group_size, dim=1), strict=True)):
+                y[:, rows] += integer_matmul(xs, ws.contiguous()).float().mul_(self.weight_scale[rows, group])
         y *= x_scale
         if self.bias is not None:
             y += self.bias

@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["causal_conv", "selective_scan", "selective_step", "ssd_chunk_scan", "ssd_step"]
 
-_BLOCK = 2**20  # elements of the largest temporary: 4 MiB of float32, which caches hold
+_BLOCK = 2**18  # elements of the largest temporary: a MiB of float32, which caches hold
 
 
 def causal_conv(x: Float[Tensor, "b t c"], weight: Float[Tensor, "c k"]) -> Float[Tensor, "b l c"]:
@@ -33,7 +33,7 @@ def ssd_chunk_scan(
     B: Float[Tensor, "b l G N"],
     C: Float[Tensor, "b l G N"],
     D: Float[Tensor, "H"],
-    chunk_size: int = 64,
+    chunk_size: int = 32,
     initial_state: Float[Tensor, "b H P N"] | None = None,
     *,
     on_states: Callable[[Tensor], None] | None = None,
@@ -51,7 +51,7 @@ def ssd_chunk_scan(
     A : negative decay rates.
     B, C : input and output maps; H/G heads share each.
     D : skip weights.
-    chunk_size : c (64); any length l is fine.
+    chunk_size : c (32); any length l is fine.
     initial_state : state before the first token (zeros).
     on_states : called with the states (b, k, H, P, N) at the ends of chunks, block by block.
 
@@ -74,15 +74,14 @@ def ssd_chunk_scan(
         raise ValueError(f"x has {heads} heads, not a multiple of the {groups} groups of B")
     c = min(chunk_size, length)
     state = x.new_zeros(batch, heads, width, n_states) if initial_state is None else initial_state.to(x)
-    mask = torch.ones(c, c, dtype=torch.bool, device=x.device).triu(1)
-    block = max(1, _BLOCK // max(batch * heads * c * c, 1)) * c  # tokens at a time, to bound the memory of L
+    largest = batch * heads * max(c * c, c * width, width * n_states)  # of a chunk: decays, inputs, state
+    block = max(1, _BLOCK // max(largest, 1)) * c  # tokens at a time, to bound the memory of these
     outputs = []
     for start in range(0, length, block):
         part = slice(start, start + block)
-        y, state = _ssd_block(x[:, part], dt[:, part], A, B[:, part], C[:, part], c, state, mask, on_states)
+        y, state = _ssd_block(x[:, part], dt[:, part], A, B[:, part], C[:, part], D, c, state, on_states)
         outputs.append(y)
-    y = outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
-    return torch.addcmul(y, x, D[:, None]), state
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1), state
 
 
 def _ssd_block(
@@ -91,9 +90,9 @@ def _ssd_block(
     A: Tensor,
     B: Tensor,
     C: Tensor,
+    D: Tensor,
     c: int,
     state: Tensor,
-    mask: Tensor,
     on_states: Callable[[Tensor], None] | None,
 ) -> tuple[Tensor, Tensor]:
     batch, length, heads, width = x.shape
@@ -106,16 +105,16 @@ def _ssd_block(
     B = B.view(batch, chunks, c, groups, n_states).transpose(2, 3)  # b k g c n
     C = C.view(batch, chunks, c, groups, n_states).transpose(2, 3)
     s = (dt * A.view(groups, per, 1)).cumsum(-1)
-    decay = (s[..., :, None] - s[..., None, :]).masked_fill_(mask, -torch.inf).exp_()
+    decay = (s[..., :, None] - s[..., None, :]).clamp_(max=0).exp_()  # above the diagonal tril makes it 0
     dx = x * dt[..., None]
-    y = (decay * (C @ B.mT)[:, :, :, None]) @ dx
+    y = (decay * (C @ B.mT).tril()[:, :, :, None]) @ dx
     kept = (dx * (s[..., -1:] - s).exp()[..., None]).transpose(3, 4)  # b k g c h p
     local = (kept.reshape(batch, chunks, groups, c, per * width).mT @ B).view(batch, chunks, heads, width, n_states)
     shrink = s[..., -1].exp().reshape(batch, chunks, heads, 1, 1)
     previous, state = _between_chunks(local, shrink, state, on_states)
     off = C @ previous.view(batch, chunks, groups, per * width, n_states).mT  # b k g c (h p)
     off = off.view(batch, chunks, groups, c, per, width).transpose(3, 4)
-    y = torch.addcmul(y, off, s.exp()[..., None])
+    y = torch.addcmul(torch.addcmul(y, off, s.exp()[..., None]), x, D.view(groups, per, 1, 1))
     return y.permute(0, 1, 4, 2, 3, 5).reshape(batch, chunks * c, heads, width)[:, :length], state
 
 

@@ -65,10 +65,13 @@ class Objective(BaseObjective):
         if "decoded" in result:  # of the first model
             decoded = result["decoded"]
             part = slice(PROMPT, PROMPT + decoded.shape[1])
-            out["decode_kl"] = divergence(self.truth["held_out"][0][:, part], decoded)
-            out["state_kl"] = divergence(result["logits"][0][:, part], decoded)
+            out["decode_kl"] = divergence(self.truth["held_out"][0][: len(decoded), part], decoded)
+            out["state_kl"] = divergence(result["logits"][0][: len(decoded), part], decoded)
         if "reloaded" in result:
-            out["reload_error"] = float(np.abs(result["logits"][:1] - result["reloaded"]).max())
+            again = result["reloaded"]
+            out["reload_error"] = float(np.abs(result["logits"][:1, : again.shape[1]] - again).max())
+        if "group_errors" in result:
+            out["group_error"] = float(np.mean(result["group_errors"]))
         if "model_bytes" in result:
             out["bytes"] = float(result["model_bytes"])
             out["bytes_ratio"] = result["model_bytes"] / (2 * int(self.truth["parameters"]))
@@ -85,10 +88,11 @@ class Objective(BaseObjective):
         for split, column in (("validation", "choice_gap"), ("held_out", "choice_gap_test")):
             if f"choices_{split}" in result:
                 choices = result[f"choices_{split}"]
-                own, *others, none = (divergence(self.truth[split][:1], logits) for logits in choices)
-                out[column] = own - min(others)
+                pairs = [list(zip(self.truth[split], logits, strict=True)) for logits in choices]
+                own, *others, none = (np.array([divergence(p, q) for p, q in of_choice]) for of_choice in pairs)
+                out[column] = float((own - np.minimum(*others)).mean())  # against the better one for each model
                 if split == "held_out":
-                    out["choice_ratio"] = own / none
+                    out["choice_ratio"] = own.sum() / none.sum()
         if "generated" in result:
             first, again, new = result["before"], result["after"], result["generated"]
             same = [np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(first, again, strict=True)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 ROWS, LENGTH, CALIBRATION = 8, 192, 16
+TESTED = 32  # rows of held-out text
 HELD_OUT, VOCABULARY = 0.1, 256
 
 
@@ -36,8 +37,8 @@ def draw_arrays(settings, seed):
         cut = round(len(tokens) * (1 - HELD_OUT))
         train = tokens[:cut]
         inside = {"calibration": windows(train, CALIBRATION, rng), "validation": windows(train, ROWS, rng)}
-        return {"train": train, **inside, "held_out": windows(tokens[cut:], ROWS, rng)}
-    rows = {"calibration": CALIBRATION, "validation": ROWS, "held_out": ROWS}
+        return {"train": train, **inside, "held_out": windows(tokens[cut:], TESTED, rng)}
+    rows = {"calibration": ROWS, "validation": ROWS // 2, "held_out": ROWS}
     return {name: rng.integers(0, VOCABULARY, (count, 128)) for name, count in rows.items()}
 
 
@@ -138,28 +139,43 @@ def trained(arch, tokens, steps, seed, batch=8, rate=5e-3):
 
 
 def profiled_mamba2(seed, blocks=8):
-    """A random Mamba2 whose x channels have lognormal gains (1.2; heads 0.8) and whose state groups differ (1, .01, 5, .2).
+    """A random Mamba2 whose activations after convolution and SiLU have persistent sizes, while its weights are ordinary.
 
-    All by the convolution's weights and bias. C has the inverse of B's scales, so that every group matters. The
-    exponents of a block are multiplied by a uniform factor in 0..2, so that blocks differ in how hard they are.
+    Channels of x have lognormal gains (1.2; heads 0.8), and the SSD groups of B the scales 1, .01, 5, .2; those of C are
+    the same in reverse, so that their products, which D follows, are alike. All come from the convolution's biases. The
+    gated norm's weights are the inverse of the gains, so that small channels matter. The exponents of a block are
+    multiplied by a uniform factor in .5..1.5, so that blocks differ in how hard they are.
     """
     import torch
 
     torch.manual_seed(seed)
     model = random_model("mamba2", VOCABULARY, 64, blocks, head_dim=8, state_size=16, n_groups=4)
     generator = torch.Generator().manual_seed(seed)
-    spreads = 2 * torch.rand(blocks, generator=generator)
+    spreads = 0.5 + torch.rand(blocks, generator=generator)
     with torch.no_grad():
         model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCABULARY, 64, generator=generator) / 8)
         model.config.tie_word_embeddings = False
         model.backbone.embeddings.weight.copy_(torch.randn(VOCABULARY, 64, generator=generator))
         for block, spread in zip(model.backbone.layers, spreads, strict=True):
             mixer = block.mixer
-            heads, width, states = mixer.num_heads, mixer.head_dim, mixer.n_groups * mixer.ssm_state_size
-            gains = torch.randn(heads, width, generator=generator) * 1.2
-            gains = (gains + torch.randn(heads, 1, generator=generator) * 0.8).mul(spread).exp()
-            groups = torch.tensor([1.0, 0.01, 5.0, 0.2]).pow(spread).repeat_interleave(mixer.ssm_state_size)
-            scale = torch.cat([gains.flatten(), groups, 1 / groups])
-            mixer.conv1d.weight.mul_(scale[:, None, None])
-            mixer.conv1d.bias.copy_(0.1 * torch.randn(heads * width + 2 * states, generator=generator) * scale)
+            heads, width, groups = mixer.num_heads, mixer.head_dim, mixer.n_groups
+            gains = 1.2 * torch.randn(heads, width, generator=generator)
+            gains = (gains + 0.8 * torch.randn(heads, 1, generator=generator)).mul(spread).exp()
+            of_B = torch.tensor([1.0, 0.01, 5.0, 0.2]).pow(spread)
+            of_C = of_B.flip(0)
+            states = torch.cat([of_B, of_C]).repeat_interleave(mixer.ssm_state_size)
+            mixer.conv1d.bias.copy_(before_silu(torch.cat([gains.flatten(), states])))
+            mixer.D.copy_((of_B * of_C).repeat_interleave(heads // groups))
+            gains = gains.view(groups, -1)  # the gated norm divides by the root mean square of each group
+            mixer.norm.weight.copy_((gains.square().mean(1, keepdim=True).sqrt() / gains).flatten())
     return model
+
+
+def before_silu(size):
+    """b with |SiLU(b)| = size: b > 0, or for sizes below .2 b < -2.4, where SiLU is about b exp(b)."""
+    import torch
+
+    high, low, small = size, torch.full_like(size, -4), size.clamp(max=0.2)
+    for _ in range(60):  # fixed points of b = size (1 + exp(-b)) and of exp(-b) = -b / size - 1
+        high, low = size * (1 + torch.exp(-high)), -torch.log(-low / small - 1)
+    return torch.where(size < 0.2, low, high)

@@ -13,12 +13,12 @@ def evaluated(arrays, params):
     import warnings
 
     import torch
-    from benchmark_utils.evaluation import evaluate, float_model, tensor_bytes
+    from benchmark_utils.evaluation import DECODED, evaluate, float_model, tensor_bytes
     from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
 
     model = float_model(params["models"]["trained"][0])
     with torch.inference_mode():
-        float_states = tensor_bytes(model(torch.from_numpy(arrays["held_out"][:, :128]), use_cache=True).cache)
+        float_states = tensor_bytes(model(torch.from_numpy(arrays["held_out"][:DECODED, :128]), use_cache=True).cache)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.ao is deprecated, and still the only one that comes with torch
         quantize_dynamic(
