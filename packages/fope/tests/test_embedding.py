@@ -543,3 +543,75 @@ def test_bad_flag_and_generator():
 def test_rotate_refuses_tables_that_do_not_fit(x, table):
     with pytest.raises(ValueError, match="x must be"):
         rotate(torch.zeros(x), torch.zeros(table), torch.zeros(table))
+
+
+def test_kept_rows_are_those_of_the_formula():
+    module = embedding()
+    for positions in (torch.arange(9), torch.tensor([[9], [10]]), torch.arange(40)[None] + 2, torch.tensor([100000])):
+        for found, expected in zip(
+            module.tables(positions), module._computed(torch.atleast_2d(positions)), strict=True
+        ):
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    padded = torch.tensor([[-1, 0, 1]])  # what transformers may give under left padding
+    for found, expected in zip(module._tables(padded), module._computed(padded), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_rows_are_kept_geometrically_and_within_bounds():
+    module = embedding(16, 1, 64)
+    module.tables(torch.tensor([10**6]))
+    assert module._cache is None
+    sizes = []
+    for positions in (torch.arange(10), *torch.arange(10, 50).split(1), torch.arange(9000)):
+        module.tables(positions)
+        sizes.append(module._cache.cos.shape[1])
+    assert sizes[0] == 10 and set(sizes) == {10, 20, 40, 80}
+
+
+@pytest.mark.parametrize("change", ["in place", "replaced", "loaded", "moved"])
+def test_rows_follow_the_coefficients(change):
+    module, other = embedding(), embedding(seed=1)
+    module.tables(torch.arange(5))
+    if change == "in place":
+        module.cos_coefficients.copy_(other.cos_coefficients)
+        module.sin_coefficients.copy_(other.sin_coefficients)
+    elif change == "replaced":
+        module.cos_coefficients, module.sin_coefficients = other.cos_coefficients, other.sin_coefficients
+    elif change == "loaded":
+        module.load_state_dict(other.state_dict())
+    else:
+        module.to("meta").to_empty(device="cpu").load_state_dict(other.state_dict())
+        module.frequencies.copy_(other.frequencies)
+        module._frequencies_rest.copy_(other._frequencies_rest)
+    for found, expected in zip(module.tables(torch.arange(5)), other.tables(torch.arange(5)), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_rows_kept_in_inference_serve_training():
+    module, q = embedding(), normal(1, 2, 5, 64).requires_grad_()
+    with torch.inference_mode():
+        module.tables(torch.arange(5))
+    assert module._cache is not None
+    module(q, q.detach(), torch.arange(5))[0].sum().backward()
+    assert q.grad.abs().sum() > 0
+
+
+def test_rows_of_learned_coefficients_are_not_kept():
+    module = embedding(learnable=True)
+    before = module.tables(torch.arange(5))[0]
+    with torch.no_grad():
+        module.cos_coefficients.data += 1
+    after = module.tables(torch.arange(5))[0]
+    assert after.requires_grad and (after != before).any()
+    module = embedding()
+    module.cos_coefficients.requires_grad_()  # a buffer whose gradient someone asks for
+    assert module.tables(torch.arange(5))[0].requires_grad
+
+
+def test_copies_leave_the_rows_behind():
+    module = embedding()
+    module.tables(torch.arange(5))
+    twin = copy.deepcopy(module)
+    assert twin._cache is None and module._cache is not None
+    assert torch.equal(twin.tables(torch.arange(5))[0], module.tables(torch.arange(5))[0])
+    assert "_cache" not in str(list(module.state_dict()))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from icml25.fope.config import FopeConfig, check_config, whole
 from icml25.fope.frequencies import kept_frequencies, noise_std, series_pairs, step_eye
 
-_CHUNK = 8192  # positions whose series are computed at once
+_CHUNK = 8192  # positions whose series are computed at once, and the most that are cached
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ class Spectrum:
     frequencies: Float[Tensor, " kept"]
     positive: Float[Tensor, "heads pairs kept"]
     negative: Float[Tensor, "heads pairs kept"]
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Tables (H, n, d) of positions 0 .. n - 1; ``state`` are identity and version of the buffers that they come from."""
+
+    buffers: list[Tensor]  # kept alive, so that no other takes their identity
+    state: list[tuple[int, int]]
+    cos: Tensor
+    sin: Tensor
 
 
 class FourierPositionEmbedding(nn.Module):
@@ -118,6 +128,7 @@ class FourierPositionEmbedding(nn.Module):
                 self.register_parameter(name, nn.Parameter(drawn))
             else:
                 self.register_buffer(name, drawn)
+        self._cache: _Cache | None = None
 
     def tables(
         self, positions: Tensor
@@ -143,6 +154,38 @@ class FourierPositionEmbedding(nn.Module):
     def _tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The tables of (b, t) positions, which are not checked (that would wait for the device)."""
         positions = positions.long()
+        if (cache := self._cached(positions)) is None:
+            return self._computed(positions)
+        flat = positions.flatten()
+        cos, sin = (table.index_select(1, flat).unflatten(1, positions.shape) for table in (cache.cos, cache.sin))
+        return cos.transpose(0, 1), sin.transpose(0, 1)
+
+    def _cached(self, positions: Tensor) -> _Cache | None:
+        """Tables of 0, 1, ... up to these positions at least, which grow geometrically; None where none are kept.
+
+        They are kept on the CPU only (elsewhere reading the largest position waits for the device), not for coefficients
+        that ask for a gradient or were made in inference mode (whose changes are not counted), and dropped when a buffer is
+        changed or replaced.
+        """
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(positions) is not Tensor
+        if traced or self.config.learnable or positions.device.type != "cpu" or not positions.numel():
+            return None
+        buffers = [buffer for buffer in self._buffers.values() if buffer is not None]
+        if any(buffer.is_inference() or buffer.requires_grad for buffer in buffers):
+            return None
+        state = [(id(buffer), buffer._version) for buffer in buffers]
+        cache = self._cache if self._cache is not None and self._cache.state == state else None
+        first, last = (int(n) for n in positions.aminmax())
+        size = 0 if cache is None else cache.cos.shape[1]
+        if last >= size:
+            size = min(max(2 * size, positions.shape[1]), _CHUNK)
+            if last < size:
+                cos, sin = self._computed(torch.arange(size)[None])
+                cache = self._cache = _Cache(buffers, state, cos[0], sin[0])
+        return cache if first >= 0 and last < size else None
+
+    def _computed(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The tables of (b, t) positions from the series (Eq. 13)."""
         shape = (len(positions), self.n_heads, positions.shape[1], 2, self.head_dim // 2)
         cos = self.frequencies.new_ones(shape)
         sin = self.frequencies.new_full(shape, self.config.zero_sin)
@@ -288,6 +331,10 @@ class FourierPositionEmbedding(nn.Module):
             f"head_dim={self.head_dim}, n_heads={self.n_heads}, frequencies={len(self.frequencies)}, "
             f"series_pairs={self.step_eye.shape[1]}, max_train_length={self.config.max_train_length}"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave the cache behind."""
+        return self.__dict__ | {"_cache": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> FourierPositionEmbedding:
         """Casting the model moves the table, but leaves it in float32: a phase in bfloat16 is noise."""

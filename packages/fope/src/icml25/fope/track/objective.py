@@ -143,21 +143,20 @@ class Floor:
 
 
 class Speed:
-    """Return seconds of repeats in turns: ``model_seconds``, ``peer_seconds``, ``short_seconds``, ``long_seconds``."""
+    """Return CPU seconds of repeats in turns: ``model_seconds``, ``peer_seconds``, ``short_seconds``, ``long_seconds``."""
 
     @staticmethod
     def draw(settings, *, seed, budget):
         """Tokens of the forward pass, and of the two position tables."""
-        repeats = {"smoke": 1, "quick": 9, "paper": 30}[budget]
+        repeats = {"smoke": 1, "quick": 7, "paper": 30}[budget]
         return {"tokens": settings["tokens"], "short": 8192, "long": 32768, "repeats": repeats}, {}
 
     @staticmethod
     def evaluate(public, truth, result):
-        """Time of the forward pass against RoPE's, and of long positions against short ones per token."""
-        model, peer, short, long = (
-            float(np.median(result[f"{name}_seconds"])) for name in ("model", "peer", "short", "long")
-        )
-        return {"forward_ratio": model / peer, "growth": long / short * public["short"] / public["long"]}
+        """Time of the forward pass against RoPE's, and of long positions against short ones per token: medians over turns."""
+        model, peer, short, long = (result[f"{name}_seconds"] for name in ("model", "peer", "short", "long"))
+        growth = long / short * public["short"] / public["long"]
+        return {"forward_ratio": float(np.median(model / peer)), "growth": float(np.median(growth))}
 
     @staticmethod
     def example(public):

@@ -8,4 +8,3 @@ class Solver(PositionSolver):
 
     name = "NoPE"
     position = "nope"
-    paper_only = True
