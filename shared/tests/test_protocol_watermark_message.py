@@ -43,7 +43,7 @@ def test_draw_is_reproducible(public):
         np.testing.assert_array_equal(value, again[name])
     assert (public["table"] != other["table"]).all()
     assert public["messages_b16"].shape == (2, 16) and public["null_ids"].shape == (50, 200)
-    assert public["null_ids"].max() < 100 and len(np.unique(public["null_keys"])) == 2
+    assert public["null_ids"].max() < 100 and len(np.unique(public["null_keys"])) == 1
     assert (np.isfinite(public["bias_logits"]).sum(1) == 50).all()
     assert len(np.unique(public["bias_contexts"][:, -1])) == 1 and len(np.unique(public["bias_contexts"][:, -2])) > 60
 
@@ -123,6 +123,8 @@ def test_the_pile_holds_no_message(public, truth):
         np.testing.assert_array_equal(values, again[name])
     few, _ = protocol.pile(public, {"tokens_b16": written["tokens_b16"][:1]})  # one text of the last cell
     assert len(few["keys"]) == 50 + 6
+    fewer, places = protocol.pile(public, written | {"null_texts": 20})
+    np.testing.assert_array_equal(fewer["texts"][places["null"]], public["null_ids"][:20])
 
 
 def test_scores(public, truth):
@@ -199,6 +201,8 @@ def test_bad_settings(change, match):
         ({"tokens_b16": np.zeros((6, 30))}, "tokens_b16 has dtype float64"),
         ({"tokens_b16": np.full((6, 30), 100)}, r"tokens_b16 has ids from 100 to 100; expected 0\.\.99"),
         ({"tokens_b4": np.full((6, 10), -1)}, "tokens_b4 has ids from -1"),
+        ({"null_texts": 51}, r"null_texts is 51; expected 1\.\.50"),
+        ({"null_texts": 0}, "null_texts is 0"),
         ({"p_read": np.ones(91)}, "p_read has shape"),
         ({"p_read": np.full(92, 1.5)}, "p_read must be numbers from 0 to 1"),
         ({"p_read": np.full(92, np.nan)}, "p_read must be numbers"),

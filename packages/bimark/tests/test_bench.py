@@ -12,11 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.generation import BaseWatermarkingConfig
+from transformers.modeling_outputs import CausalLMOutput
 
 from icml25.bimark import BiMarkConfig, BiMarkLogitsProcessor
 
 pytestmark = pytest.mark.bench
 bench = pytest.importorskip("icml25.bimark.bench", reason="needs the bench extra", exc_type=ImportError)
+context_rows = pytest.importorskip("icml25.shared.protocols.watermark_message").context_rows
 
 
 def rival(name):
@@ -123,35 +127,73 @@ def test_what_was_written_is_read_without_the_messages(name):
     assert abs(scores["log_prob_gap"]) < 0.5 or name in ("mpac", "kgw")
 
 
+class TableModel(PreTrainedModel, GenerationMixin):
+    """The synthetic model for transformers: logits are a row of the table."""
+
+    config_class = PretrainedConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, table):
+        super().__init__(PretrainedConfig(vocab_size=table.shape[1], use_cache=False))
+        self.table = torch.nn.Parameter(table, requires_grad=False)
+        self.generation_config.use_cache = False
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        return {"input_ids": input_ids}
+
+    def forward(self, input_ids, attention_mask=None, return_dict=True):
+        rows = context_rows(input_ids[:, -2:-1], input_ids[:, -1:], len(self.table))
+        return CausalLMOutput(logits=self.table[rows])
+
+
+class Watched(BaseWatermarkingConfig):
+    """A watermark, and the distributions that it lets its model sample from."""
+
+    def __init__(self, config):
+        self.config, self.seen = config, []
+
+    def validate(self):
+        pass
+
+    def construct_processor(self, vocab_size, device):
+        made = self.config.construct_processor(vocab_size, device)
+
+        def process(ids, scores):
+            out = made(ids, scores)
+            self.seen.append((ids.clone(), scores.clone(), out))
+            return out
+
+        return process
+
+
 @pytest.mark.parametrize("name", SCHEMES)
-def test_the_table_is_sampled_as_transformers_does(name, llama):
-    """Rivals and method run in ``generate`` too, where their scores are the same."""
+def test_the_table_is_sampled_as_transformers_does(name, monkeypatch):
+    """The benchmark's own loop and ``generate``: the same scores reach the watermark, the same tokens are drawn.
+
+    The two number their candidates differently, so that a draw must not depend on the numbering: the token of a rank
+    that the step picks.
+    """
     from icml25.shared.tracks.watermarking import messaging
 
+    def draw(probs, num_samples):
+        rank = ((probs > 1e-6).sum(-1, keepdim=True) - 1).clamp(max=next(steps) % 4)
+        return probs.argsort(descending=True).gather(1, rank)
+
+    monkeypatch.setattr(torch, "multinomial", draw)
+    table = torch.from_numpy(np.random.default_rng(0).standard_normal((64, 300)).astype(np.float32))
+    prompts = torch.tensor([[1, 2], [3, 4], [5, 6]])
     config = SCHEMES[name]().config("key", "1011001110001111")
-    seen = []
-
-    class Watched:
-        def construct_processor(self, vocab_size, device):
-            made = config.construct_processor(vocab_size, device)
-
-            def watched(ids, scores):
-                out = made(ids, scores)
-                seen.append((ids.clone(), scores.clone(), out))
-                return out
-
-            return watched
-
-    table = np.random.default_rng(0).standard_normal((8, 300)).astype(np.float32)
-    model = messaging.TableLM(table, np.array([[1, 2], [3, 4]]), 20)
-    model.sample(slice(0, 2), 12, Watched())
-    for ids, scores, _ in seen:
-        row = messaging.context_rows(ids[:, -2], ids[:, -1], 8)
-        kept = torch.from_numpy(table)[row]
-        assert (scores == kept.masked_fill(kept < kept.topk(20).values[:, -1:], -torch.inf)).all()
-    assert [ids.shape[1] for ids, _, _ in seen] == list(range(2, 14))
-    text = messaging.generate(llama, torch.tensor([[1, 5], [2, 7]]), torch.ones(2, 2).long(), 12, config, 20)
-    assert text.shape == (2, 12)
+    ours, theirs = Watched(config), Watched(config)
+    steps = itertools.count()
+    text = messaging.TableLM(table.numpy(), prompts.numpy(), 20).sample(slice(0, 3), 12, ours)
+    steps = itertools.count()
+    model = TableModel(table).eval()
+    again = messaging.generate(model, prompts, torch.ones_like(prompts), 12, theirs, 20)
+    np.testing.assert_array_equal(text, again)
+    assert len(ours.seen) == len(theirs.seen) == 12
+    for of_loop, of_generate in zip(ours.seen, theirs.seen, strict=True):
+        for mine, yours in zip(of_loop, of_generate, strict=True):
+            assert torch.equal(mine, yours)
 
 
 def test_smoke_benchmark(tmp_path: Path):

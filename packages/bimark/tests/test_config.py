@@ -177,6 +177,29 @@ def test_worse_values(change, error):
         BiMarkConfig(**{"key": SECRET} | change)
 
 
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ('{"key_hex": "61", "mess', ValueError, "wm.json is damaged"),
+        ("", ValueError, "wm.json is damaged"),
+        ("\xff", ValueError, "wm.json is damaged"),
+        ("[1, 2]", ValueError, "wm.json holds list"),
+        ("null", ValueError, "wm.json holds NoneType"),
+        ('{"key_hex": 5}', ValueError, "key_hex must be hexadecimal"),
+        ('{"key_hex": "zz"}', ValueError, "key_hex must be hexadecimal"),
+        ('{"key": "a", "layers": 3}', TypeError, "unknown field 'layers'"),
+    ],
+    ids=str,
+)
+def test_damaged_files(tmp_path, text, error, match):
+    path = tmp_path / "wm.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(error, match=match):
+        BiMarkConfig.from_json_file(path)
+    with pytest.raises(Exception, match=r"config_dict is list|Type-check"):
+        BiMarkConfig.from_dict([("key", "a")])
+
+
 def test_numpy_numbers_become_plain(tmp_path):
     numbers = {
         "n_layers": np.int64(3),

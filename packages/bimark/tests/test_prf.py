@@ -54,6 +54,24 @@ def test_contexts_and_keys_do_not_collide():
     assert (long[0] != long[1]).any()
 
 
+@pytest.mark.parametrize(
+    ("key", "layers", "vocab", "match"),
+    [
+        (b"", 1, 5, "key is empty"),
+        ("k", 1, 5, "key must be bytes|Type-check"),
+        (b"k", 0, 5, "n_layers must be at least 1"),
+        (b"k", 1, 1, "vocab_size at least 2"),
+        (b"k", 1, -3, "vocab_size at least 2"),
+    ],
+)
+def test_bad_keys_and_sizes(key, layers, vocab, match):
+    with pytest.raises(Exception, match=match):
+        partitions(key, layers, vocab)
+    if "key" in match:
+        with pytest.raises(Exception, match=match):
+            context_randomness(key, np.zeros((1, 2), dtype=int), 1, 1)
+
+
 def test_the_import_is_light():
     code = "import sys, icml25.bimark; from icml25.bimark import BiMarkDetector; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -311,6 +311,11 @@ def test_other_bad_arguments():
         BiMarkLogitsProcessor(config, 1)
     with pytest.raises(ValueError, match="no message"):
         BiMarkLogitsProcessor(config.public(), 10)
+    with pytest.raises(Exception, match="config must be a BiMarkConfig, got dict"):
+        BiMarkLogitsProcessor(config.to_dict(include_key=True), 10)
+    for ids, scores, name in (([[1, 2]], torch.zeros(1, 200), "input_ids"), (torch.ones(1, 2), [[0.0]], "scores")):
+        with pytest.raises(Exception, match=rf"{name} must be a tensor, got list|Type-check"):
+            BiMarkLogitsProcessor(config, 200)(ids, scores)
     with pytest.raises(Exception, match=r"expected \(2, length\)|input_ids|scores"):
         BiMarkLogitsProcessor(config, 200)(torch.ones((3, 2), dtype=torch.int64), torch.zeros(2, 200))
     empty = BiMarkLogitsProcessor(config, 200)(torch.ones((0, 2), dtype=torch.int64), torch.zeros(0, 200))

@@ -83,6 +83,8 @@ def test_base_scale_out_of_range(base_scale):
         bit_flip_reweight(probs, v1, torch.tensor([1]), base_scale)
     with pytest.raises(ValueError, match=r"base_scale must be in \(0, 1\]"):
         multilayer_reweight(probs, v1[None], torch.tensor([[1]]), base_scale)
+    with pytest.raises(Exception, match=r"base_scale must be a number|Type-check"):
+        bit_flip_reweight(probs, v1, torch.tensor([1]), str(base_scale))
 
 
 @pytest.mark.parametrize(

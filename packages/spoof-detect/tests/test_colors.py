@@ -208,6 +208,9 @@ def test_callable_colours():
         (lambda: GumbelColors(1, -1), ValueError, "h is -1"),
         (lambda: CallableColors(3, 1), TypeError, "fn is 3"),
         (lambda: CallableColors(len, 0), ValueError, "h is 0"),
+        (lambda: CallableColors(len, 1, vocab_size="a"), ValueError, "vocab_size is 'a'"),
+        (lambda: SynthIDColors({"keys": [1], "ngram_len": 3}, vocab_size=-3), ValueError, "vocab_size is -3"),
+        (lambda: HashColors(1, 1, gamma="half"), TypeError, "gamma is 'half'"),
         (lambda: KGWColors(3, 10), TypeError, "config is a int"),
         (lambda: KGWColors({}, 0), ValueError, "vocab_size is 0"),
         (lambda: KGWColors({}, 10, cache_size=0), ValueError, "cache_size is 0"),
@@ -219,7 +222,7 @@ def test_callable_colours():
         (lambda: GumbelColors(1, 1).colors([1, -2]), ValueError, "id -2 at position 1"),
         (lambda: SynthIDColors(synthid(), 10).colors([1, 12]), ValueError, "id 12"),
     ],
-    ids=range(19),
+    ids=range(22),
 )
 def test_bad_input(make, error, message):
     with pytest.raises(error, match=message):

@@ -162,6 +162,11 @@ def test_types_of_numbers():
             call()
 
 
+def test_a_difference_too_small_to_count_text_for():
+    with pytest.raises(ValueError, match="expected a larger difference"):
+        required_tokens(1e-320, 0, 0.5)
+
+
 def test_required_tokens_reach_the_power():
     rng = np.random.default_rng(7)
     n = required_tokens(0.8, 0.6, 0.5)

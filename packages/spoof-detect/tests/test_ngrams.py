@@ -386,3 +386,53 @@ def test_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         reference.save(tmp_path / "r.npz")
     assert [p.name for p in tmp_path.iterdir()] == ["r.npz"]
     assert NgramReference.load(tmp_path / "r.npz").total == 1
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_merging_in_place_leaves_what_others_hold(tmp_path, mmap):
+    rng = np.random.default_rng(1000)
+    first, second = (rng.integers(0, 40, n) for n in (900, 500))
+    path = tmp_path / "r.npz"
+    NgramReference.from_token_ids(first, 2, 40).save(path)
+    stored, loaded = path.read_bytes(), NgramReference.load(path, mmap=mmap)
+    asked = np.stack(np.divmod(np.arange(1600), 40), axis=1)
+    alone = loaded.count(asked)
+    other = NgramReference.from_token_ids(second, 2, 40)
+    expected = counted([first, second], 2)
+    both = [expected[tuple(g)] for g in asked.tolist()]
+    assert loaded.merge(other).count(asked).tolist() == other.merge(loaded).count(asked).tolist() == both
+    np.testing.assert_array_equal(loaded.count(asked), alone)
+    loaded.update(second)
+    assert loaded.count(asked).tolist() == both and loaded.total == sum(both)
+    assert path.read_bytes() == stored
+
+
+def test_counts_get_more_bits_before_they_overflow():
+    full = NgramReference.from_token_ids([[1] * 10, [2]], 1, 4)
+    full._table()[1][0] = 2**32 - 3
+    assert full.total == 2**32 - 2
+    more = full.merge(NgramReference.from_token_ids([[1, 1, 1]], 1, 4))
+    assert more.count([[1], [2], [3]]).tolist() == [2**32, 1, 0] and more.total == 2**32 + 1
+    again = NgramReference.from_token_ids([[3]], 1, 4).merge(more)
+    assert again.count([[1], [3]]).tolist() == [2**32, 1]
+    one_less = NgramReference.from_token_ids([[1, 2]], 1, 4)
+    assert full.merge(NgramReference.from_token_ids([[3]], 1, 4))._runs[0][1].dtype == np.uint32
+    assert full.merge(one_less)._runs[0][1].dtype == np.int64
+
+
+def test_finished_table_has_12_bytes_per_ngram():
+    keys, counts = NgramReference.from_token_ids(np.arange(1000), 1, 1000)._table()
+    assert keys.nbytes + counts.nbytes == 12 * 1000
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_slices_end_between_equal_keys(monkeypatch, size):
+    """A dense short run in a sparse long one: slices of the short run end at keys that the long one has too."""
+    monkeypatch.setattr(ngrams, "_SLICE", size)
+    sparse, dense = [*range(0, 30, 3), *range(100, 130)], list(range(28))
+    merged = NgramReference.from_token_ids([[i] for i in sparse], 1, 200).merge(
+        NgramReference.from_token_ids([[i] for i in dense], 1, 200)
+    )
+    expected = counted([np.array(sparse), np.array(dense)], 1)
+    assert len(merged) == len(expected)
+    assert merged.count([[i] for i in range(130)]).tolist() == [expected[i,] for i in range(130)]

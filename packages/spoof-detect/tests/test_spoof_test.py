@@ -587,3 +587,18 @@ def test_bad_method():
         SpoofTest(HashColors(1, 1), reference()).standard([text()], method="exact")
     with pytest.raises(ValueError, match="n_permutations is 0"):
         SpoofTest(HashColors(1, 1), reference()).standard([text()], n_permutations=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (lambda ids: ids * 1j, TypeError, r"colors of texts\[0\] have dtype complex128; expected real numbers"),
+        (lambda ids: np.full(len(ids), "red"), TypeError, r"colors of texts\[0\] have dtype <U3"),
+        (lambda ids: (ids, ids, ids), TypeError, r"colors of texts\[0\] are a tuple; expected two arrays"),
+        (lambda ids: ([[1], [1, 2]], ids > 0), ValueError, r"colors of texts\[0\] is no array"),
+    ],
+)
+def test_colours_that_are_no_numbers(made, error, message):
+    test = SpoofTest(CallableColors(made, 1), NgramReference.from_token_ids([[1, 2, 3]], 2))
+    with pytest.raises(error, match=message):
+        test.standard([np.arange(9)])

@@ -33,7 +33,7 @@ def scheme(n_layers: int = 10) -> Any:
 
     class BiMark(Scheme):
         layers = LAYERS
-        bias_contexts = 10**9
+        bias_contexts = null_texts = 10**9
 
         def with_layers(self, n_layers: int) -> Scheme:
             return scheme(n_layers)

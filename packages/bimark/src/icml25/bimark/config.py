@@ -161,13 +161,20 @@ class BiMarkConfig(BaseWatermarkingConfig):
 
         Raises
         ------
-        ValueError: no key. TypeError: an unknown field.
+        ValueError: no key. TypeError: an unknown field, or fields that aren't a mapping.
         """
+        if not isinstance(config_dict, Mapping):
+            raise TypeError(f"config_dict is {type(config_dict).__name__}; expected a mapping of fields")
         fields = dict(config_dict)
         fields.pop(NOTE, None)
         if (digits := fields.pop("key_hex", None)) is not None:
-            fields["key"] = bytes.fromhex(digits)
+            try:
+                fields["key"] = bytes.fromhex(digits)
+            except (TypeError, ValueError):
+                raise ValueError("key_hex must be hexadecimal digits, two for each byte of the key") from None
         fields |= kwargs
+        if unknown := set(fields) - {"key", *FIELDS}:
+            raise TypeError(f"unknown field {min(unknown, key=str)!r}; expected key or key_hex, {', '.join(FIELDS)}")
         if "key" not in fields:
             raise ValueError("key is not among the fields: they were written without it; pass key=...")
         return cls(**fields)
@@ -196,9 +203,15 @@ class BiMarkConfig(BaseWatermarkingConfig):
 
         Raises
         ------
-        ValueError: no key, or not JSON.
+        ValueError: no key, or not a JSON object, naming the file.
         """
-        return cls.from_dict(json.loads(Path(json_file_path).read_text(encoding="utf-8")), **kwargs)
+        try:
+            fields = json.loads(Path(json_file_path).read_text(encoding="utf-8"))
+        except ValueError as error:  # not JSON, or not text
+            raise ValueError(f"{json_file_path} is damaged: {error}") from None
+        if not isinstance(fields, dict):
+            raise ValueError(f"{json_file_path} holds {type(fields).__name__}; expected an object of fields")
+        return cls.from_dict(fields, **kwargs)
 
     def __iter__(self) -> Any:
         yield from self.to_dict().items()

@@ -19,6 +19,10 @@ MAX_LAYERS = 448
 
 def _subkey(key: bytes) -> bytes:
     """64 bytes from a key of any length (BLAKE2b takes no more)."""
+    if not isinstance(key, bytes):
+        raise TypeError(f"key must be bytes, got {type(key).__name__}")
+    if not key:
+        raise ValueError("key is empty; expected at least one byte")
     return hashlib.blake2b(key, person=b"bimark-key").digest()
 
 
@@ -36,9 +40,15 @@ def partitions(key: bytes, n_layers: int, vocab_size: int) -> Bool[np.ndarray, "
     -------
     (d, |V|) bool, read-only: True on V1 of each layer, which has floor(|V|/2) tokens. Layer i doesn't depend on d.
 
+    Raises
+    ------
+    ValueError: an empty key, no layer, or fewer than two tokens. TypeError: a key that isn't bytes.
+
     Source: Section "Keys" of the method; the drawing by BLAKE2b and Philox is this package's.
     """
     secret = _subkey(key)
+    if n_layers < 1 or vocab_size < 2:
+        raise ValueError(f"n_layers must be at least 1 and vocab_size at least 2, got {n_layers} and {vocab_size}")
     members = np.zeros((n_layers, vocab_size), dtype=bool)
     for layer, row in enumerate(members):
         seed = hashlib.blake2b(layer.to_bytes(8, "little"), digest_size=16, key=secret, person=b"bimark-part").digest()
@@ -97,7 +107,8 @@ def context_randomness(
 
     Raises
     ------
-    ValueError: contexts that aren't integers (n, h), no position, or another number of layers.
+    ValueError: an empty key, contexts that aren't integers (n, h), no position, or another number of layers.
+    TypeError: a key that isn't bytes.
 
     Source: the two PRFs of Algorithms 1 and 2; here one keyed BLAKE2b digest of the ids as 8-byte integers.
     """

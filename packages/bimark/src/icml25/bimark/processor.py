@@ -40,12 +40,16 @@ class BiMarkLogitsProcessor(LogitsProcessor):
 
     Raises
     ------
-    ValueError: the configuration has no message, or vocab_size is below 2.
+    ValueError: the configuration has no message, or vocab_size is below 2. TypeError: another configuration.
 
     Source: Algorithm 1.
     """
 
     def __init__(self, config: "BiMarkConfig", vocab_size: Any, device: str | torch.device = "cpu") -> None:
+        if not hasattr(type(config), "key_bytes"):
+            raise TypeError(
+                f"config must be a BiMarkConfig, got {type(config).__name__} (BiMarkConfig.from_dict reads one)"
+            )
         if config.message is None:
             raise ValueError("config has no message to embed; it is made for detection by public()")
         config.validate()
@@ -82,7 +86,11 @@ class BiMarkLogitsProcessor(LogitsProcessor):
         Raises
         ------
         ValueError: width other than vocab_size; another number of rows; NaN or +inf; a row without a finite logit.
+        TypeError: not tensors, or of another dtype.
         """
+        for name, value in (("input_ids", input_ids), ("scores", scores)):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
         if scores.ndim != 2 or scores.shape[1] != self.vocab_size:
             raise ValueError(
                 f"scores have shape {tuple(scores.shape)}, but the watermark was made for vocab_size {self.vocab_size}; "

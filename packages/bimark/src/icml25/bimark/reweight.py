@@ -111,6 +111,8 @@ def _layer(probs: Tensor, in_v1: Tensor, sign: Tensor, base_scale: float | int) 
 
 
 def _check_scale(base_scale: float | int) -> None:
+    if isinstance(base_scale, bool) or not isinstance(base_scale, (int, float)):
+        raise TypeError(f"base_scale must be a number, got {base_scale!r}")
     if not 0 < base_scale <= 1:
         raise ValueError(f"base_scale must be in (0, 1], got {base_scale}")
 

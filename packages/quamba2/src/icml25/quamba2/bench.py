@@ -29,6 +29,7 @@ ASKED = {
     "drawn": ("w8a8", "quamba", "stages", "mix", "modes", "sizes"),
 }
 N_A16 = 2
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
 
 
 def warm_up() -> None:
@@ -185,6 +186,8 @@ def modes(models: dict[str, Any], arrays: dict[str, np.ndarray], seed: int) -> d
 
 def sizes(models: dict[str, Any], arrays: dict[str, np.ndarray], seed: int) -> dict[str, Any]:
     """Bytes of W8A8 and W4A8, and the scan against that of transformers: CPU times of one thread, taken in turns."""
+    import contextlib
+    import ctypes
     import statistics
 
     import torch
@@ -215,6 +218,10 @@ def sizes(models: dict[str, Any], arrays: dict[str, np.ndarray], seed: int) -> d
         x, dt, A, B, C, D = inputs
         return lambda: mamba2_chunk_scan(x, dt, A, B, C, chunk_size=chunk, D=D, return_final_states=True)
 
+    with contextlib.suppress(AttributeError):  # glibc keeps what is freed, or some shapes page-fault at every call
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_TRIM_THRESHOLD, 2**30)
+        libc.mallopt(_MMAP_MAX, 0)
     short, long, narrow = drawn(1024, 16, 64, 128), drawn(4096, 16, 64, 128), drawn(1024, 24, 64, 64)
     with torch.inference_mode():
         calls: list[Callable[[], Any]] = [

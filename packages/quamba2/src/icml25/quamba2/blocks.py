@@ -68,6 +68,8 @@ class QuambaMixer(ExactModule):
     ) -> None:
         super().__init__()
         self.layer, self.dims = layer, dims
+        heads = getattr(dims, "num_heads", None)
+        self.channels = (dims.intermediate_size,) if heads is None else (heads, dims.head_dim)
         self.bits, self.hadamard = config.activation_bits, config.hadamard
         self.a16 = self.bits is None
         self.state_bits = None if self.a16 else config.state_bits
@@ -112,6 +114,8 @@ class QuambaMixer(ExactModule):
         past = None if cache is None else cache.conv[self.layer]
         if past is None:
             past = x.new_zeros(len(x), self.dims.conv_kernel - 1, x.shape[2])
+        if past.shape[2] != x.shape[2] or past.is_floating_point() != x.is_floating_point():
+            raise ValueError(f"cache was filled by a model of another width or mode (conv of layer {self.layer})")
         padded = torch.cat([past.to(x), x], 1)
         if cache is not None:
             cache.conv[self.layer] = padded[:, x.shape[1] :].clone()
@@ -119,16 +123,27 @@ class QuambaMixer(ExactModule):
         y = causal_conv(padded.float(), self.conv_weight.float()) * gain  # products of integers: exact in float32
         return F.silu(y if self.conv_bias is None else y + self.conv_bias)
 
+    @property
+    def keeps_integers(self) -> bool:
+        """Whether cached SSM states are integers."""
+        return bool(self.state_bits) and not self.a16
+
     def _past_state(self, cache: QuantizedStateCache | None) -> Tensor | None:
         state = None if cache is None else cache.state[self.layer]
-        if state is None or state.is_floating_point():
+        if state is None:
+            return None
+        expected = (*self.channels, self.dims.state_size)
+        if state.shape[1:] != expected or state.is_floating_point() == self.keeps_integers:
+            raise ValueError(f"cache was filled by a model of another width or mode (state of layer {self.layer})")
+        if not self.keeps_integers:
             return state
         return state * self._of_channels(self.scale_state).view(state.shape[1:])
 
     def _keep_state(self, cache: QuantizedStateCache | None, state: Float[Tensor, "b *d N"]) -> None:
         if cache is None:
             return
-        if self.state_bits and not self.a16:
+        if self.keeps_integers:
+            assert self.state_bits is not None
             state = quantize_to(state, self._of_channels(self.scale_state).view(state.shape[1:]), self.state_bits)
         cache.state[self.layer] = state
 

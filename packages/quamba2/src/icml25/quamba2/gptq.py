@@ -55,9 +55,11 @@ def gptq_quantize(
 
     Raises
     ------
-    ValueError: shapes that do not fit, bits or group_size out of range, a weight or hessian that is not finite, or a
+    ValueError: shapes that do not fit or are empty, bits or group_size out of range, a weight or hessian that is not finite, or a
         hessian that is not positive definite even when damped.
     """
+    if W.ndim != 2 or W.numel() == 0:
+        raise ValueError(f"W must be (out, in) and not empty, got shape {tuple(W.shape)}")
     rows, columns = W.shape
     if hessian.shape != (columns, columns):
         raise ValueError(f"hessian must be ({columns}, {columns}) for this W, got {tuple(hessian.shape)}")
@@ -65,6 +67,8 @@ def gptq_quantize(
         raise ValueError(f"bits must be in 2..8 and group_size at least 1, got {bits} and {group_size}")
     if not bool(torch.isfinite(hessian).all()):
         raise ValueError("hessian must be finite")
+    if not bool(torch.isfinite(W).all()):
+        raise ValueError("the weight is NaN or infinite")
     W, H = W.float().clone(), hessian.float().clone()
     dead = H.diagonal() == 0
     H.diagonal()[dead] = 1

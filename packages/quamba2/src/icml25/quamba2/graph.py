@@ -61,7 +61,7 @@ def batches_of(calib: Iterable[Any], vocab_size: int) -> list[Tensor]:
         ids = ids.long().reshape(-1, ids.shape[-1])
         for bad in ids[(ids < 0) | (ids >= vocab_size)].tolist():
             raise ValueError(f"calibration item {i} holds token id {bad}, outside 0..{vocab_size - 1}")
-        if mask is not None and torch.as_tensor(mask).numel() != ids.numel():
+        if mask is not None and torch.as_tensor(mask).shape not in (ids.shape, torch.as_tensor(item).shape):
             raise ValueError(
                 f"calibration item {i} has attention_mask of shape {tuple(torch.as_tensor(mask).shape)} for input_ids of "
                 f"shape {tuple(ids.shape)}"

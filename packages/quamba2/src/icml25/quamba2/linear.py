@@ -37,9 +37,11 @@ def pack_int4(q: Int[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows half"]:
 
     Raises
     ------
-    TypeError: q holds no integers. ValueError: a value out of range.
+    TypeError: q holds no integers. ValueError: a value out of range, a scalar.
     """
-    if q.is_floating_point() or q.is_complex():
+    if q.ndim == 0:
+        raise ValueError("q must have at least one axis, got a scalar")
+    if q.is_floating_point() or q.is_complex() or q.dtype == torch.bool:
         raise TypeError(f"q must hold integers, got dtype {q.dtype}")
     if q.numel() and (q.min() < -8 or q.max() > 7):
         raise ValueError(f"q must be in -8..7, got {int(q.min())}..{int(q.max())}")
@@ -61,8 +63,10 @@ def unpack_int4(packed: UInt8[Tensor, "*rows half"], n: int) -> Int8[Tensor, "*r
 
     Raises
     ------
-    ValueError: n does not fit the number of bytes.
+    TypeError: packed is not uint8. ValueError: n does not fit the number of bytes.
     """
+    if packed.dtype != torch.uint8:
+        raise TypeError(f"packed must be uint8, got {packed.dtype}")
     if packed.shape[-1] != (n + 1) // 2:
         raise ValueError(f"packed rows of {packed.shape[-1]} bytes cannot hold n={n} values")
     signed = packed.view(torch.int8)
@@ -248,6 +252,8 @@ class _Int4Linear(ExactModule):
     def floating(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """Outputs of float inputs in their dtype; the weight becomes float a small block at a time."""
         _rows(x, self.in_features)
+        if not x.is_floating_point():
+            raise TypeError(f"x must be floating, got dtype {x.dtype}")
         y = x.new_empty(*x.shape[:-1], self.out_features)
         for rows, weight in self._blocks():
             scale = self.weight_scale[rows].repeat_interleave(self.group_size, 1)[:, : self.in_features]

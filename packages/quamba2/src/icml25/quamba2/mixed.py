@@ -48,7 +48,10 @@ def search_mixed(
     if not hasattr(model, "set_a16_blocks"):
         raise TypeError(f"model must be a QuambaForCausalLM, got {type(model).__name__}")
     blocks = len(model.layers)
-    if isinstance(n_a16, float) or not 0 <= n_a16 <= blocks:
+    for name, value in (("n_a16", n_a16), ("population", population), ("generations", generations)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ValueError(f"{name} must be an integer, got {value!r}")
+    if not 0 <= n_a16 <= blocks:
         raise ValueError(f"n_a16 must be in 0..{blocks} (blocks of the model), got {n_a16}")
     if population < 4 or generations < 0:
         raise ValueError(

@@ -22,7 +22,7 @@ from .cache import QuantizedStateCache
 from .config import QuambaConfig
 from .gptq import gptq_quantize
 from .graph import architecture_of, batches_of
-from .hadamard import fuse_hadamard_, untie_head_
+from .hadamard import RotatedLinear, fuse_hadamard_, untie_head_
 from .linear import QuantizedEmbedding
 from .mamba1 import QuambaMamba1Mixer
 from .mamba2 import QuambaMamba2Mixer
@@ -122,6 +122,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: QuambaModelConfig) -> None:
         super().__init__(config)
+        if not config.dims_of_base or not config.quantization:
+            raise ValueError("config lacks dims_of_base or quantization: is this the folder of a quantized model?")
         dims, quamba, a16 = config.dims, config.quamba, config.a16_blocks or []
         mixer = {"mamba1": QuambaMamba1Mixer, "mamba2": QuambaMamba2Mixer}[config.architecture]
         if quamba.quantize_embedding:
@@ -194,7 +196,7 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises
         ------
-        ValueError: wrong length, or the model is not W4A8.
+        ValueError: wrong length, other values, or the model is not W4A8.
         """
         if self.config.quantization["mode"] != "w4a8":
             raise ValueError(
@@ -202,6 +204,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if len(mask) != len(self.layers):
             raise ValueError(f"mask must have one value per block ({len(self.layers)}), got {len(mask)}")
+        if any(flag not in (0, 1) for flag in mask):
+            raise ValueError(f"mask must hold truth values, got {mask!r}")
         for block, flag in zip(self.layers, mask, strict=True):
             block.mixer.a16 = bool(flag)
         self.config.a16_blocks = [i for i, flag in enumerate(mask) if flag]
@@ -247,9 +251,9 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
         Raises
         ------
-        TypeError: ids that are no integers. ValueError: neither or both of input_ids and inputs_embeds, or both of cache
+        TypeError: what is no tensor, ids that are no integers. ValueError: neither or both of input_ids and inputs_embeds, or both of cache
             and cache_params; no token, an id out of the vocabulary, shapes that do not fit; embeddings that are NaN or
-            infinite; a cache of another kind, depth or batch.
+            infinite; a mask of other values than 0 and 1; a cache of another kind, depth, batch, width or mode.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -263,6 +267,9 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
         batch, length, _ = hidden.shape
         if cache is not None:
             _check_cache(cache, len(self.layers), batch)
+        if logits_to_keep < 0:
+            raise ValueError(f"logits_to_keep must be at least 0, got {logits_to_keep}")
+        _require_tensor("attention_mask", attention_mask)
         if attention_mask is not None and (
             attention_mask.ndim != 2 or len(attention_mask) != batch or attention_mask.shape[1] < length
         ):
@@ -270,6 +277,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
                 f"attention_mask must be ({batch}, {length}) or longer, got shape {tuple(attention_mask.shape)}"
             )
         mask = None
+        if attention_mask is not None and not bool(((attention_mask == 0) | (attention_mask == 1)).all()):
+            raise ValueError("attention_mask must hold zeros and ones")
         if attention_mask is not None and length > 1 and not bool((attention_mask == 1).all()):
             mask = attention_mask[:, -length:, None].to(hidden)
         seen = []
@@ -300,6 +309,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
         return hidden.to(self.dtype) if self.config.quamba.activation_bits is None else hidden.float()
 
     def _checked_embedding(self, ids: Any, given: Any) -> Float[Tensor, "b l d"]:
+        _require_tensor("input_ids", ids)
+        _require_tensor("inputs_embeds", given)
         if ids is None:
             if given.ndim != 3 or given.shape[2] != self.config.hidden_size or given.numel() == 0:
                 raise ValueError(f"inputs_embeds must be (b, l, {self.config.hidden_size}), got {tuple(given.shape)}")
@@ -349,8 +360,8 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
 
     def footprint_states(self, batch: int = 1) -> dict[str, int]:
         """Bytes of the cached states of ``batch`` sequences: conv, ssm and their total; independent of length."""
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
+        if not isinstance(batch, int) or batch < 1:
+            raise ValueError(f"batch must be at least 1 and an integer, got {batch!r}")
         parts = {"conv": 0, "ssm": 0}
         for block in self.layers:
             mixer, dims = block.mixer, block.mixer.dims
@@ -359,6 +370,11 @@ class QuambaForCausalLM(PreTrainedModel, GenerationMixin):
             wide = 4 if mixer.a16 or not mixer.state_bits else (mixer.state_bits + 7) // 8
             parts["ssm"] += batch * dims.intermediate_size * dims.state_size * wide
         return parts | {"total": sum(parts.values())}
+
+
+def _require_tensor(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
 
 
 def _check_cache(cache: Any, depth: int, batch: int) -> None:
@@ -440,12 +456,15 @@ def quantize(
     Raises
     ------
     TypeError: another class of model, or one that is quantized already; a config that is no QuambaConfig.
-    ValueError: calibration data that is empty or out of the vocabulary; weights or activations that are NaN or infinite.
+    ValueError: a model that is rotated; calibration data that is empty or out of the vocabulary; weights or activations
+        that are NaN or infinite.
     """
     config = QuambaConfig() if config is None else config
     if not isinstance(config, QuambaConfig):
         raise TypeError(f"config must be a QuambaConfig, got {type(config).__name__}")
     architecture = architecture_of(model)
+    if any(isinstance(block.mixer.out_proj, RotatedLinear) for block in model.backbone.layers):
+        raise ValueError("model is rotated already by fuse_hadamard_; expected one as trained")
     batches = batches_of(calib, model.config.vocab_size)
     for name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):

@@ -44,8 +44,8 @@ class SymmetricQuantizer:
     """
 
     def __init__(self, scale: Float[Tensor, "..."], bits: int = 8) -> None:
-        if not 2 <= bits <= 16:
-            raise ValueError(f"bits must be in 2..16, got {bits}")
+        if not isinstance(bits, int) or not 2 <= bits <= 16:
+            raise ValueError(f"bits must be in 2..16, got {bits!r}")
         if not bool((torch.isfinite(scale) & (scale > 0)).all()):
             raise ValueError("scale must be positive and finite everywhere")
         self.scale, self.bits = scale.float(), bits

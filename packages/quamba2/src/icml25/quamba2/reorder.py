@@ -113,8 +113,8 @@ def sort_and_cluster(
 def _ward(profiles: np.ndarray, m: int) -> np.ndarray:
     from sklearn.cluster import AgglomerativeClustering
 
-    if m == 1:
-        return np.zeros(len(profiles), dtype=np.int64)
+    if m == 1 or not profiles.any():  # no size tells dead heads apart
+        return np.arange(len(profiles)) * m // len(profiles)
     return AgglomerativeClustering(n_clusters=m, linkage="ward").fit_predict(profiles)
 
 

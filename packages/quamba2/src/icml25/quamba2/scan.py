@@ -26,6 +26,12 @@ def _wide(*tensors: Tensor) -> list[Tensor]:
     return [t.to(dtype) for t in tensors]
 
 
+def _check_shapes(**expected: tuple[Tensor, tuple[int, ...]]) -> None:
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {tuple(shape)}")
+
+
 def ssd_chunk_scan(
     x: Float[Tensor, "b l H P"],
     dt: Float[Tensor, "b l H"],
@@ -61,7 +67,7 @@ def ssd_chunk_scan(
 
     Raises
     ------
-    ValueError: chunk_size < 1, l = 0, or H is not a multiple of G.
+    ValueError: chunk_size < 1, l = 0, H is not a multiple of G, other shapes that do not fit, A > 0 or dt < 0.
     """
     x, dt, A, B, C, D = _wide(x, dt, A, B, C, D)
     batch, length, heads, width = x.shape
@@ -72,6 +78,12 @@ def ssd_chunk_scan(
         raise ValueError("x has length 0; expected at least one token")
     if heads % groups:
         raise ValueError(f"x has {heads} heads, not a multiple of the {groups} groups of B")
+    steps, maps = (batch, length, heads), (batch, length, groups, n_states)
+    _check_shapes(dt=(dt, steps), A=(A, (heads,)), B=(B, maps), C=(C, maps), D=(D, (heads,)))
+    if initial_state is not None:
+        _check_shapes(initial_state=(initial_state, (batch, heads, width, n_states)))
+    if bool((A > 0).any()) or bool((dt < 0).any()):
+        raise ValueError("A must be negative and dt >= 0: states would grow")
     c = min(chunk_size, length)
     state = x.new_zeros(batch, heads, width, n_states) if initial_state is None else initial_state.to(x)
     largest = batch * heads * max(c * c, c * width, width * n_states)  # of a chunk: decays, inputs, state
@@ -183,7 +195,7 @@ def selective_scan(
 
     Raises
     ------
-    ValueError: chunk_size < 1, or l = 0.
+    ValueError: chunk_size < 1, l = 0, or shapes that do not fit.
     """
     x, dt, A, B, C, D = _wide(x, dt, A, B, C, D)
     batch, length, channels = x.shape
@@ -191,6 +203,10 @@ def selective_scan(
         raise ValueError("x has length 0; expected at least one token")
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, got {chunk_size}")
+    maps = (batch, length, A.shape[-1])
+    _check_shapes(dt=(dt, x.shape), A=(A, (channels, maps[2])), B=(B, maps), C=(C, maps), D=(D, (channels,)))
+    if initial_state is not None:
+        _check_shapes(initial_state=(initial_state, (batch, channels, maps[2])))
     c = min(chunk_size or max(1, round((length / 2) ** 0.5)), length)
     chunks = -(-length // c)
     state = x.new_zeros(batch, channels, A.shape[1]) if initial_state is None else initial_state.to(x)

@@ -122,16 +122,24 @@ def null_p_values(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict
 
 def count(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, Any]:
     """Count n-grams and look some up."""
-    if params["test"] == "n-grams by Counter":
-        counter: Counter[tuple[int, ...]] = Counter()
-        for document in arrays["reference"]:
-            ids = document.tolist()
-            counter.update(zip(*(ids[i:] for i in range(params["order"])), strict=False))
-        return {"counts": np.array([counter[tuple(gram)] for gram in arrays["asked"].tolist()])}
+    judge = counts_by_counter if params["test"] == "n-grams by Counter" else counts_by_reference
+    return {"counts": judge(arrays["reference"], arrays["asked"], params["order"], params["vocab_size"])}
+
+
+def counts_by_counter(documents: np.ndarray, asked: np.ndarray, order: int, _: int) -> np.ndarray:
+    """Counts of n-grams by ``collections.Counter``, of tuples."""
+    counter: Counter[tuple[int, ...]] = Counter()
+    for document in documents:
+        ids = document.tolist()
+        counter.update(zip(*(ids[i:] for i in range(order)), strict=False))
+    return np.array([counter[tuple(gram)] for gram in asked.tolist()])
+
+
+def counts_by_reference(documents: np.ndarray, asked: np.ndarray, order: int, vocab_size: int) -> np.ndarray:
+    """Counts of n-grams by this package."""
     from icml25.spoof_detect import NgramReference
 
-    reference = NgramReference.from_token_ids(arrays["reference"], params["order"], params["vocab_size"])
-    return {"counts": reference.count(arrays["asked"])}
+    return NgramReference.from_token_ids(documents, order, vocab_size).count(asked)
 
 
 def throughput(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, Any]:
@@ -204,8 +212,11 @@ class Solver(BaseSolver):
         self.function = judge.__name__
 
     def run(self, _: Any) -> None:
-        """Judge in a process of its own."""
-        self.result = measure(__file__, self.function, self.arrays, self.params)
+        """Judge in a process of its own; short builds, of either counter, in three, for the clock's median."""
+        times = 3 if self.function == "count" else 1
+        results = [measure(__file__, self.function, self.arrays, self.params) for _ in range(times)]
+        middle = {name: float(np.median([r[name] for r in results])) for name in ("seconds", "peak_memory_mb")}
+        self.result = results[0] | middle
 
     def get_result(self) -> dict[str, Any]:
         """Return p-values, z, seconds and memory."""

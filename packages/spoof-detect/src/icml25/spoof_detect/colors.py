@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Integer
 
 from icml25.spoof_detect.ngrams import as_ids, hash_ngrams, windows
+from icml25.spoof_detect.power import real
 
 __all__ = ["CallableColors", "Colors", "GumbelColors", "HashColors", "KGWColors", "SynthIDColors"]
 
@@ -56,6 +57,12 @@ def _key(key: Any) -> int:
     return int(key)
 
 
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
+    return int(value)
+
+
 class HashColors:
     """Red/green colours by a keyed 64-bit hash of the n-gram, with no tables: green where hash / 2^64 < gamma.
 
@@ -74,8 +81,8 @@ class HashColors:
 
     vocab_size = None
 
-    def __init__(self, key: Any, h: Any, gamma: float | int = 0.5) -> None:
-        if not 0 < gamma < 1:
+    def __init__(self, key: Any, h: Any, gamma: Any = 0.5) -> None:
+        if not 0 < real("gamma", gamma) < 1:
             raise ValueError(f"gamma is {gamma}; expected a share in (0, 1)")
         self.key, self.context_width, self.gamma = _key(key), _width(h), float(gamma)
 
@@ -173,15 +180,16 @@ class CallableColors:
 
     Raises
     ------
-    TypeError: fn is not callable. ValueError: context_width < 1.
+    TypeError: fn is not callable. ValueError: context_width or vocab_size < 1.
     """
 
-    def __init__(self, fn: Any, context_width: Any, vocab_size: int | None = None) -> None:
+    def __init__(self, fn: Any, context_width: Any, vocab_size: Any = None) -> None:
         if not callable(fn):
             raise TypeError(f"fn is {fn!r}; expected a function from ids to colours")
-        self.fn, self.context_width, self.vocab_size = fn, _width(context_width), vocab_size
+        self.fn, self.context_width = fn, _width(context_width)
+        self.vocab_size = None if vocab_size is None else _size("vocab_size", vocab_size)
 
-    def colors(self, ids: Any) -> tuple[Any, Any]:
+    def colors(self, ids: Any) -> Any:
         """What the function says.
 
         Parameters
@@ -229,10 +237,7 @@ class KGWColors:
             config = transformers.WatermarkingConfig(**config)
         if not isinstance(config, transformers.WatermarkingConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a WatermarkingConfig or its fields")
-        for name, value in (("vocab_size", vocab_size), ("cache_size", cache_size)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected a whole number of at least 1")
-        self.vocab_size, self.cache_size = int(vocab_size), int(cache_size)
+        self.vocab_size, self.cache_size = _size("vocab_size", vocab_size), _size("cache_size", cache_size)
         self._processor: Any = config.construct_processor(self.vocab_size, device)
         self._selfhash = config.seeding_scheme == "selfhash"
         self._first = config.context_width - self._selfhash  # the first position that the detector scores
@@ -309,13 +314,13 @@ class SynthIDColors:
 
     Raises
     ------
-    ImportError: transformers is missing. TypeError: another kind of config.
+    ImportError: transformers is missing. TypeError: another kind of config. ValueError: vocab_size < 1.
     """
 
     def __init__(
         self,
         config: Any,
-        vocab_size: int | None = None,
+        vocab_size: Any = None,
         device: Any = "cpu",
     ) -> None:
         transformers = _transformers()
@@ -325,7 +330,8 @@ class SynthIDColors:
             raise TypeError(
                 f"config is a {type(config).__name__}; expected a SynthIDTextWatermarkingConfig or its fields"
             )
-        self.vocab_size, self._device = vocab_size, device
+        self.vocab_size = None if vocab_size is None else _size("vocab_size", vocab_size)
+        self._device = device
         self._processor: Any = config.construct_processor(vocab_size or 1, device)
         self.context_width = _width(config.ngram_len - 1)
 

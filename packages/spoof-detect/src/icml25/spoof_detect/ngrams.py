@@ -25,6 +25,7 @@ It must be the same function wherever one reference is used; files keep its name
 """
 
 _LARGEST_ID = 2**32 - 1
+_LARGEST_COUNT = 2**32 - 1  # up to this total, counts are kept in 32 bits
 _BLOCK = 1 << 20  # n-grams sorted at a time: 8 MiB of keys
 _SLICE = 1 << 16  # keys merged at a time
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -179,8 +180,8 @@ def as_ids(ids: Any, name: str, vocab_size: int | None) -> Integer[np.ndarray, "
 class NgramReference:
     """Counts of the n-grams of a reference corpus R, which must be *unwatermarked* text like the suspect's.
 
-    Keys are sorted in blocks and merged like the levels of a log-structured merge tree: 16 bytes per distinct n-gram,
-    and half as much again while two levels merge. Ids are packed side by side into 64 bits where they fit
+    Keys are sorted in blocks and merged in place like the levels of a log-structured merge tree: 12 bytes per distinct
+    n-gram (16 in a corpus of 2^32 n-grams or more), and up to twice that while two levels merge. Ids are packed side by side into 64 bits where they fit
     (order * ceil(log2 vocab_size) <= 64); otherwise n-grams, and keys by a function of yours, are known by a 64-bit hash.
 
     Parameters
@@ -310,53 +311,64 @@ class NgramReference:
         """Sort the buffered keys into a run, and merge runs until each is more than twice as long as the next."""
         if self._buffer is None or not self._buffered:
             return
-        keys = self._buffer[: self._buffered]
+        keys, self._buffer = self._buffer, None
+        keys.resize(self._buffered, refcheck=False)
         keys.sort()
         new = np.ones(len(keys), dtype=bool)
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        counts = np.flatnonzero(new)  # where a key begins, and then
+        counts = np.flatnonzero(new).astype(np.uint32)  # where a key begins, and then
         np.subtract(counts[1:], counts[:-1], out=counts[:-1])
         counts[-1] = len(keys) - counts[-1]
-        self._runs.append((keys[new], counts))
-        self._buffer, self._buffered = None, 0
-        del keys, new  # nothing but runs is held while they merge
+        write = 0
+        for start in range(0, len(keys), _SLICE):
+            kept = keys[start : start + _SLICE][new[start : start + _SLICE]]
+            keys[write : write + len(kept)] = kept
+            write += len(kept)
+        keys.resize(write, refcheck=False)
+        self._buffered = 0
+        del new  # nothing but runs is held while they merge
+        self._runs.append((keys, counts))
         while len(self._runs) > 1 and len(self._runs[-2][0]) <= 2 * len(self._runs[-1][0]):
             self._merge_last()
 
     def _merge_last(self) -> None:
-        """Merge the last two runs slice by slice, in place.
+        """Merge the last two runs in place, slice by slice from their ends.
 
-        The longer one is moved to the end of new arrays, and what is written from their beginning never overtakes what
-        is read.
+        The longer one grows by the length of the shorter, and what is written from its end never reaches what is unread.
         """
         self._runs[-2:] = sorted(self._runs[-2:], key=lambda run: -len(run[0]))
         short, short_counts = self._runs.pop()
         keys, counts = self._runs.pop()
-        keys = _behind(len(short), keys)  # one by one: the old array is let go
-        counts = _behind(len(short), counts)
-        read, write, start = len(short), 0, 0
-        while read < len(keys) or start < len(short):
-            stop, end = min(start + _SLICE, len(short)), min(read + _SLICE, len(keys))
-            if end < len(keys):
-                stop = min(stop, start + int(np.searchsorted(short[start:stop], keys[end - 1], side="right")))
-            if stop < len(short):
-                end = read + int(np.searchsorted(keys[read:end], short[stop], side="left"))
-            old, new = keys[read:end], short[start:stop]
+        fits = counts.dtype == np.uint32 and _total(counts) + _total(short_counts) <= _LARGEST_COUNT
+        keys, counts = _own(keys, np.uint64), _own(counts, np.uint32 if fits else np.int64)
+        read, start = len(keys), len(short)
+        write = read + start
+        for array in (keys, counts):
+            array.resize(write, refcheck=False)
+        while start:
+            low, begin = max(read - _SLICE, 0), max(start - _SLICE, 0)
+            if low:
+                begin += int(np.searchsorted(short[begin:start], keys[low], side="left"))
+            if begin:
+                low += int(np.searchsorted(keys[low:read], short[begin - 1], side="right"))
+            old, new, more = keys[low:read], short[begin:start], short_counts[begin:start]
             at = np.searchsorted(old, new)
             known = np.zeros(len(new), dtype=bool)
             inside = at < len(old)
             known[inside] = old[at[inside]] == new[inside]
-            counts[read + at[known]] += short_counts[start:stop][known]
+            counts[low + at[known]] += more[known].astype(counts.dtype)
             added = at[~known] + np.arange(len(new) - np.count_nonzero(known))
             kept = np.ones(len(old) + len(added), dtype=bool)
             kept[added] = False
-            for array, more in ((keys, new), (counts, short_counts[start:stop])):
+            for array, ours in ((keys, new), (counts, more)):
                 merged = np.empty(len(kept), array.dtype)
-                merged[kept], merged[added] = array[read:end], more[~known]
-                array[write : write + len(kept)] = merged
-            read, write, start = end, write + len(kept), stop
+                merged[kept], merged[added] = array[low:read], ours[~known]
+                array[write - len(kept) : write] = merged
+            read, start, write = low, begin, write - len(kept)
+        merged_length = len(keys) - (write - read)  # n-grams of both left a gap
         for array in (keys, counts):
-            array.resize(write, refcheck=False)
+            array[read:merged_length] = array[write:]
+            array.resize(merged_length, refcheck=False)
         self._runs.append((keys, counts))
 
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
@@ -365,7 +377,7 @@ class NgramReference:
         self._buffer = None
         while len(self._runs) > 1:
             self._merge_last()
-        return self._runs[0] if self._runs else (np.zeros(0, np.uint64), np.zeros(0, np.int64))
+        return self._runs[0] if self._runs else (np.zeros(0, np.uint64), np.zeros(0, np.uint32))
 
     def count(self, ngrams: Any) -> Int64[np.ndarray, " m"]:
         """How often each n-gram occurs in the corpus.
@@ -416,7 +428,7 @@ class NgramReference:
         if self.key_fn != other.key_fn:
             raise ValueError(f"other counts by another function called {key_name(other.key_fn)!r}; expected the same")
         merged = NgramReference(self.order, self.vocab_size, self.key_fn)
-        merged._runs = [run for run in (self._table(), other._table()) if len(run[0])]
+        merged._runs = [(run[0].copy(), run[1].copy()) for run in (self._table(), other._table()) if len(run[0])]
         merged._table()
         return merged
 
@@ -480,7 +492,12 @@ class NgramReference:
             raise
         except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
             raise ValueError(f"{path} is damaged or holds no n-gram counts: {error}") from error
-        if keys.dtype != np.uint64 or counts.dtype != np.int64 or keys.shape != counts.shape or keys.ndim != 1:
+        if (
+            keys.dtype != np.uint64
+            or counts.dtype not in (np.uint32, np.int64)
+            or keys.shape != counts.shape
+            or keys.ndim != 1
+        ):
             raise ValueError(f"{path} holds no n-gram counts: keys {keys.dtype} {keys.shape}, counts {counts.dtype}")
         for name, wanted in (("order", order), ("vocab_size", vocab_size)):
             if wanted is not None and about[name] != wanted:
@@ -507,17 +524,20 @@ class NgramReference:
     @property
     def total(self) -> int:
         """All n-grams counted, repeats included."""
-        return int(sum(counts.sum() for _, counts in self._runs)) + self._buffered
+        return sum(_total(counts) for _, counts in self._runs) + self._buffered
 
     def __repr__(self) -> str:
         return f"NgramReference(order={self.order}, vocab_size={self.vocab_size}, total={self.total})"
 
 
-def _behind(gap: int, array: np.ndarray) -> np.ndarray:
-    """A copy that leaves room before it (which takes no memory until it is written to)."""
-    moved = np.empty(gap + len(array), array.dtype)
-    moved[gap:] = array
-    return moved
+def _total(counts: np.ndarray) -> int:
+    return int(counts.sum(dtype=np.int64))
+
+
+def _own(array: np.ndarray, dtype: Any) -> np.ndarray:
+    """The array itself where it can grow, else a copy (mapped files, counts that need more bits)."""
+    own = type(array) is np.ndarray and array.flags.owndata and array.flags.writeable and array.dtype == dtype
+    return array if own else np.array(array, dtype=dtype)
 
 
 def _map_member(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:

@@ -67,4 +67,9 @@ def required_tokens(a: Any, b: Any, q: Any, alpha: Any = 0.01, power: Any = 0.9)
     if not real("a", a) > real("b", b):
         raise ValueError(f"a is {a} and b {b}; expected a > b, else no amount of text suffices")
     wanted = float(ndtri(power) - ndtri(alpha))
-    return 1 + max(1, math.ceil((max(wanted, 0.0) / expected_statistic(a, b, q)) ** 2))
+    root = max(wanted, 0.0) / expected_statistic(a, b, q)
+    if root > 1e150:
+        raise ValueError(
+            f"a is {a} and b {b}; expected a larger difference: no amount of text that can be counted suffices"
+        )
+    return 1 + max(1, math.ceil(root**2))

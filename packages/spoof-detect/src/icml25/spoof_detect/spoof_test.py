@@ -612,8 +612,13 @@ class SpoofTest:
         return count
 
     def _colors_of(self, ids: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-        x, valid = self.colors.colors(ids)
-        x, valid = np.asarray(x, dtype=np.float64), np.asarray(valid)
+        pair = self.colors.colors(ids)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"colors of {name} are a {type(pair).__name__}; expected two arrays, x and valid")
+        x, valid = (as_array(value, f"colors of {name}", f"{ids.shape} numbers") for value in pair)
+        if x.dtype.kind not in "biuf":
+            raise TypeError(f"colors of {name} have dtype {x.dtype}; expected real numbers")
+        x = x.astype(np.float64)
         if x.shape != ids.shape or valid.shape != ids.shape or valid.dtype != bool:
             raise ValueError(
                 f"colors of {name} have shape {x.shape}, valid {valid.shape} {valid.dtype}; expected {ids.shape} both, bool"

@@ -30,7 +30,7 @@ EDITS = ("substitution", "deletion", "shuffle")
 ALPHA = 0.01
 NORMAL_QUANTILE = 2.3263478740408408
 BIAS_VOCAB, SMOLLM2_VOCAB = 512, 49152
-NULL_LENGTH, NULL_TEXTS_PER_KEY = 200, 40
+NULL_LENGTH, NULL_TEXTS_PER_KEY = 200, 100
 
 
 class Cell:
@@ -77,7 +77,7 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     public : dataset, model, cells, top_k, shuffle (a seed, for the pile); per cell ``messages_b<bits>`` (m, bits) int8 and
         ``keys_b<bits>`` (m,), each carried by as many sequences; other_keys (m,).
         Synthetic: table (rows, vocab) float32 and prompts (sequences, 2). Otherwise prompts (sequences,) of text.
-        null_ids (K, 200) and null_keys (K,), each key for 40 texts, if any. bias_logits (6, 512), -inf outside the top 50, and
+        null_ids (K, 200) and null_keys (K,), each key for 100 texts, if any. bias_logits (6, 512), -inf outside the top 50, and
         bias_contexts (N, 4), which all end on the same token, if any.
     truth : the messages, which a writer has to know but what a reader gets does not hold.
     """
@@ -210,7 +210,7 @@ def pile(public: dict[str, Any], written: dict[str, Any]) -> tuple[dict[str, np.
     ----------
     public : of ``draw``.
     written : per cell ``tokens_b<bits>`` (n, T), or only of the last cell; optional ``tokens_layers_<d>`` (n, T), the
-        messages of the cell of 16 bits written with d layers.
+        messages of the cell of 16 bits written with d layers; optional null_texts: only so many null texts are read.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def pile(public: dict[str, Any], written: dict[str, Any]) -> tuple[dict[str, np.
 
     Raises
     ------
-    ValueError: tokens of another shape, not integers, or outside the vocabulary.
+    ValueError: tokens of another shape, not integers, or outside the vocabulary; null_texts out of range.
     """
     groups: list[tuple[str, np.ndarray, np.ndarray, int, int]] = []
     wanted = cells(public["cells"])
@@ -237,7 +237,10 @@ def pile(public: dict[str, Any], written: dict[str, Any]) -> tuple[dict[str, np.
             ]
             groups.append(("other_key", tokens, _carried(public["other_keys"], public, len(tokens)), cell.bits, 0))
     if "null_ids" in public:
-        groups.append(("null", public["null_ids"], public["null_keys"], last.bits, 0))
+        count = written.get("null_texts", len(public["null_ids"]))
+        if not 1 <= count <= len(public["null_ids"]):
+            raise ValueError(f"null_texts is {count}; expected 1..{len(public['null_ids'])}")
+        groups.append(("null", public["null_ids"][:count], public["null_keys"][:count], last.bits, 0))
     for name in sorted(written):
         if match := re.fullmatch(r"tokens_layers_(\d+)", name):
             tokens = _tokens(public, written, name, None)

@@ -28,12 +28,14 @@ class Scheme:
     sequences : at most so many are written per cell, by schemes that take long.
     layers : further numbers of layers to write the cell of 16 bits with; :meth:`with_layers` makes such a scheme.
     bias_contexts : at most so many contexts are averaged over; 0 leaves that out.
+    null_texts : at most so many texts without a watermark are read.
     """
 
     multi_bit = True
     sequences = 10**9
     layers: tuple[int, ...] = ()
     bias_contexts = 256
+    null_texts = 1000
 
     def with_layers(self, n_layers: int) -> Scheme:
         """The same scheme with another number of layers."""
@@ -204,6 +206,8 @@ def write(
         for n_layers in scheme.layers:
             out[f"tokens_layers_{n_layers}"] = sequences("b16", length, scheme.with_layers(n_layers))
         out["tokens_layers_10"] = out["tokens_b16"][:, :length]
+    if "null_ids" in arrays:
+        out["null_texts"] = min(scheme.null_texts, len(arrays["null_ids"]))
     message = "".join(map(str, arrays[f"messages_{last.name}"][0]))
     config = scheme.config(_key(int(arrays[f"keys_{last.name}"][0])), message)
     rows = slice(0, min(TIMED_SEQUENCES, n))

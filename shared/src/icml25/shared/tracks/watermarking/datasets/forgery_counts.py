@@ -7,7 +7,7 @@ class Dataset(BaseDataset):
     """A corpus whose n-grams are counted, for the clock."""
 
     name = "forgery_counts"
-    parameters = {"tokens": [2_000_000], "order": [3]}  # noqa: RUF012
+    parameters = {"tokens": [3_000_000], "order": [3]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the draw."""

@@ -11,7 +11,7 @@ class Dataset(BaseDataset):
         "cells": ["8x50+32x50+16x200"],
         "sequences": [400],
         "messages": [10],
-        "null": [2000],
+        "null": [8000],
         "bias": [16384],
         "vocab": [4096],
         "rows": [512],
