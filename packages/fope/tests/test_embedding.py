@@ -615,3 +615,25 @@ def test_copies_leave_the_rows_behind():
     assert twin._cache is None and module._cache is not None
     assert torch.equal(twin.tables(torch.arange(5))[0], module.tables(torch.arange(5))[0])
     assert "_cache" not in str(list(module.state_dict()))
+
+
+@pytest.mark.parametrize("heads", [2, 6])
+def test_rotation_makes_no_large_tensor_but_its_result(heads):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    x, sizes = normal(1, heads, 50, 64), {}
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor):
+                sizes[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+            return out
+
+    cos, sin = embedding(heads=2).tables(torch.arange(50))
+    given = {t.untyped_storage().data_ptr() for t in (x, cos, sin)}
+    before = x.clone()
+    with Record():
+        out = rotate(x, cos, sin)
+    made = [size for pointer, size in sizes.items() if pointer not in given]
+    assert made == [out.untyped_storage().nbytes()] and torch.equal(x, before)

@@ -105,7 +105,7 @@ def _run(job: dict[str, Any], tell: Callable[..., None]) -> None:
         if job["company"] and output.exists():  # keep the problems that another package's run asked for
             here = [str(dataset) for dataset in _variants(benchmark.check_dataset_patterns(datasets))]
             before = pd.read_parquet(output)
-            frame = pd.concat([frame, before[~before["dataset_name"].isin(here)]])
+            frame = pd.concat([frame, before.loc[~before["dataset_name"].isin(here), :]])
         order = ["dataset_name", "objective_name", "solver_name"]
         frame.sort_values(order, ignore_index=True).to_parquet(part)
         part.replace(output)

@@ -367,12 +367,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         shapes = f"got x {tuple(x.shape)}, cos {tuple(cos.shape)} and sin {tuple(sin.shape)}"
         raise ValueError(f"x must be (b, H * g, tokens, d), cos and sin (1 or b, H, tokens, d); {shapes}")
     half, grouped = x.shape[-1] // 2, x.shape[1] != cos.shape[1]
-    c, s = cos[..., :half], sin[..., :half]
-    y = x
+    dtype = torch.promote_types(x.dtype, cos.dtype)
+    y, c, s = x.to(dtype), cos.to(dtype), sin[..., :half].to(dtype)
     if grouped:
-        y, c, s = x.unflatten(1, (cos.shape[1], -1)), c.unsqueeze(2), s.unsqueeze(2)
-    first, second = y[..., :half], y[..., half:]
-    out = torch.cat((first * c - second * s, second * c + first * s), -1)
+        y, c, s = y.unflatten(1, (cos.shape[1], -1)), c.unsqueeze(2), s.unsqueeze(2)
+    out = y * c  # the rest is added in place: long inputs make no other large tensor
+    out[..., :half].addcmul_(y[..., half:], s, value=-1)
+    out[..., half:].addcmul_(y[..., :half], s)
     return (out.flatten(1, 2) if grouped else out).to(x.dtype)
 
 
