@@ -131,7 +131,7 @@ def test_genuine_text_is_watermarked_and_reprompted_text_continues_it():
     assert (
         np.nanmean(colors[truth["writer"] == "genuine"]) > 0.8 > np.nanmean(colors[truth["writer"] == "distillation"])
     )
-    watermark = forgery.RedGreen(public["keys"][0], 2)
+    watermark = forgery.RedGreen(int(public["keys"][0]), 2)
     for i in (0, 5):
         whole = np.r_[public["suspects"][i, :32], public["reprompted"][i]]
         assert watermark.colors(whole)[0][32:].mean() > 0.7
