@@ -1,0 +1,11 @@
+"""Posterior mean with the true noise and the training prior, per prompt."""
+
+from benchmark_utils.solver import PromptSolver
+
+
+class Solver(PromptSolver):
+    """Posterior mean with the true noise and the training prior, per prompt."""
+
+    name = "Bayes"
+    method = "bayes"
+    every_seed = True

@@ -1,0 +1,20 @@
+"""Property tests have no deadline: compiling a new shape takes long on a busy machine."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import settings
+
+settings.register_profile("icml25", deadline=None, max_examples=20)
+settings.load_profile("icml25")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def float64():
+    with jax.enable_x64(True):
+        yield

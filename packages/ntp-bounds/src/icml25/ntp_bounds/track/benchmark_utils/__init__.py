@@ -1,0 +1,1 @@
+"""What the solvers of this track share."""
