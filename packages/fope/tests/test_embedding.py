@@ -484,8 +484,7 @@ def test_contraction_may_take_a_main_frequency_away():
 
 
 def test_extension_stays_on_the_device():
-    with pytest.warns(UserWarning, match="no main frequency"):
-        longer = embedding().to("meta").extend(2 * L)
+    longer = embedding().to("meta").extend(2 * L)
     assert all(t.is_meta for t in longer.buffers())
 
 
@@ -637,3 +636,10 @@ def test_rotation_makes_no_large_tensor_but_its_result(heads):
         out = rotate(x, cos, sin)
     made = [size for pointer, size in sizes.items() if pointer not in given]
     assert made == [out.untyped_storage().nbytes()] and torch.equal(x, before)
+
+
+def test_extension_warns_of_pairs_that_lack_a_main_frequency_afterwards(recwarn):
+    assert (embedding().extend(2 * L).main_rows >= 0).all() and not recwarn.list
+    old = embedding(length=2048, main_frequency="spread")
+    with pytest.warns(UserWarning, match=r"\d+ of 16 pairs carry noise and no main frequency after the extension"):
+        old.extend(L)

@@ -317,12 +317,20 @@ class FourierPositionEmbedding(nn.Module):
         config = replace(self.config, max_train_length=new_length, yarn=self.config.yarn if yarn is None else yarn)
         if generator is None:
             generator = torch.Generator().manual_seed(config.seed + config.max_train_length)
-        longer = type(self)(self.head_dim, self.n_heads, config, generator=generator)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* pairs carry noise")  # pairs keep the main frequency that they had
+            longer = type(self)(self.head_dim, self.n_heads, config, generator=generator)
         longer.to(self.frequencies.device)
         kept, pairs = (min(a, b) for a, b in zip(self.step_eye.shape, longer.step_eye.shape, strict=True))
         with torch.no_grad():
             for name, value in self.state_dict().items():
                 getattr(longer, name)[..., :kept, :pairs] = value[..., :kept, :pairs]
+        if not longer.step_eye.is_meta and (lacking := int((longer.main_rows < 0).sum())):
+            warnings.warn(
+                f"{lacking} of {longer.step_eye.shape[1]} pairs carry noise and no main frequency after the extension "
+                f"from {self.config.max_train_length} to {config.max_train_length} tokens",
+                stacklevel=2,
+            )
         return longer
 
     def extra_repr(self) -> str:
