@@ -49,6 +49,9 @@ def randomized(model):
             mixer = block.mixer
             block.norm.weight.uniform_(0.5, 1.5)
             mixer.D.uniform_(0.5, 1.5)
+            for projection in (mixer.in_proj, mixer.out_proj):
+                if projection.bias is not None:
+                    projection.bias.normal_(std=0.2)
             mixer.conv1d.bias.normal_(std=0.2)
             mixer.A_log.add_(0.3 * torch.randn_like(mixer.A_log))
             if hasattr(mixer, "dt_bias"):

@@ -113,3 +113,24 @@ def test_bad_input(small, calib):
     other = quantize(make_mamba2(), [calib])
     with pytest.raises(ValueError, match="mode 'w4a8' only, this model is 'w8a8'"):
         other.set_a16_blocks([0, 1])
+
+
+def test_only_the_better_half_has_children():
+    class Model:
+        layers = range(24)
+
+        def set_a16_blocks(self, mask):
+            self.mask = mask
+
+    seen = []
+
+    def score(model):
+        chosen = {i for i, flag in enumerate(model.mask) if flag}
+        seen.append((sum(model.mask[:12]) + min(chosen) / 100, chosen))
+        return seen[-1][0]
+
+    search_mixed(Model(), score, 12, population=16, generations=1, seed=1)
+    best = [mask for _, mask in sorted(seen[:16], key=lambda item: -item[0])[:8]]
+    for _, child in seen[16:]:
+        swapped = any(len(child - parent) == 1 for parent in best)
+        assert swapped or any(child <= one | other for one, other in itertools.combinations(best, 2))

@@ -721,3 +721,35 @@ def test_residual_keeps_its_dtype(ids):
             hidden = small(ids, output_hidden_states=True).hidden_states
         found.append(hidden[1].dtype)
     assert found == [torch.float32, torch.bfloat16]
+
+
+def test_gptq_of_out_proj_sees_the_quantized_in_proj(mamba2, ids, monkeypatch):
+    hessians, seen = [], []
+    original = model_module.gptq_quantize
+
+    def spy(W, hessian, *args):
+        hessians.append(hessian.clone())
+        return original(W, hessian, *args)
+
+    monkeypatch.setattr(model_module, "gptq_quantize", spy)
+    small = quantized(mamba2, ids, "w4a16")
+    out_proj = small.layers[0].mixer.out_proj
+    floating = out_proj.floating
+    monkeypatch.setattr(out_proj, "floating", lambda x: seen.append(x.flatten(0, 1)) or floating(x))
+    logits(small, ids)
+    [x] = seen
+    torch.testing.assert_close(hessians[1], 2 / len(x) * x.T @ x, rtol=1e-3, atol=1e-5 * float(hessians[1].max()))
+
+
+@pytest.mark.parametrize("arch", MAKERS)
+def test_cached_states_are_read_with_the_scales_they_were_kept_with(arch, ids):
+    small = quantized(MAKERS[arch](), ids)
+    mixer = small.layers[0].mixer
+    with torch.no_grad():
+        cache = small(ids[:, :16]).cache
+        read = mixer._past_state(cache)
+        mixer.state_bits = None
+        exact = small(ids[:, :16]).cache.state[0]
+    scale = mixer._of_channels(mixer.scale_state).view(read.shape[1:])
+    error = (read - exact.clamp(-128 * scale, 127 * scale)).abs() / scale
+    assert 0.3 < error.max() <= 0.501
