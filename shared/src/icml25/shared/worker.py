@@ -102,10 +102,11 @@ def _run(job: dict[str, Any], tell: Callable[..., None]) -> None:
         part.unlink()
         metrics = {c: c.removeprefix("objective_") for c in frame if c != "objective_name"}  # benchopt's prefix
         frame = frame.rename(columns=metrics)
-        if job["company"] and output.exists():  # keep the problems that another package's run asked for
-            here = [str(dataset) for dataset in _variants(benchmark.check_dataset_patterns(datasets))]
+        others = [pattern for pattern in job["datasets"] if pattern not in datasets]
+        if job["company"] and others and output.exists():  # keep what another package's run asked for
+            names = [str(dataset) for dataset in _variants(benchmark.check_dataset_patterns(others))]
             before = pd.read_parquet(output)
-            frame = pd.concat([frame, before.loc[~before["dataset_name"].isin(here), :]])
+            frame = pd.concat([frame, before.loc[before["dataset_name"].isin(names), :]])
         order = ["dataset_name", "objective_name", "solver_name"]
         frame.sort_values(order, ignore_index=True).to_parquet(part)
         part.replace(output)
