@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,7 +232,7 @@ def _figure(board: Board) -> str:
     }
     with plt.rc_context(style):
         figure, axes = plt.subplots(
-            1, len(metrics), figsize=(7.2, 0.6 + 0.26 * len(names)), sharey=True, squeeze=False, layout="constrained"
+            1, len(metrics), figsize=(7.2, 0.8 + 0.26 * len(names)), sharey=True, squeeze=False, layout="constrained"
         )
         for axis, metric in zip(axes[0], metrics, strict=True):
             for position, name in enumerate(names):
@@ -239,7 +240,8 @@ def _figure(board: Board) -> str:
                 if cell is not None and math.isfinite(cell.mean):
                     error = [[cell.mean - cell.low], [cell.high - cell.mean]]
                     axis.errorbar(cell.mean, position, xerr=error, fmt="o", markersize=4, capsize=2, color="#20639b")
-            axis.set_xlabel(metric.label + (f" ({metric.unit})" if metric.unit else ""))
+            label = metric.label + (f" ({metric.unit})" if metric.unit else "")
+            axis.set_xlabel(textwrap.fill(label, 100 // len(metrics)))
             axis.grid(axis="x", alpha=0.3)
             axis.spines[["top", "right", "left"]].set_visible(False)
         axes[0, 0].set_yticks(range(len(names)), names)
