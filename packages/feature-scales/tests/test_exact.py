@@ -124,6 +124,14 @@ def test_determinism_and_pickling():
     np.testing.assert_array_equal(found.sample(key, 3), again.sample(key, 3))
 
 
+@pytest.mark.parametrize("n", [0, True])
+def test_bad_numbers_of_draws(n):
+    found = exact_posterior(NET, X, Y)
+    for draw in (found.sample, found.sample_weights):
+        with pytest.raises(ValueError, match=f"n={n}"):
+            draw(jax.random.key(0), n)
+
+
 def test_only_linear_networks():
     with pytest.raises(NotImplementedError, match="phi='erf'"):
         exact_posterior(TwoLayer(5, "erf", 1.0, 1.0, 1.0), X, Y)

@@ -76,6 +76,15 @@ def test_diagnostics_of_known_processes():
     assert _split_rhat(independent + np.arange(8)[:, None]).min() > 1.5
 
 
+def test_diagnostics_of_constant_outputs():
+    constant = np.zeros((100, 4, 1))
+    assert _split_rhat(constant) <= 1 and _effective_size(constant) == 400
+    assert _split_rhat(constant + np.arange(4)[:, None]) == np.inf  # every chain stuck elsewhere
+    X, y = np.array([[1.0, 0.5], [0.0, 0.0]]), np.array([1.0, -1.0])
+    found = langevin(NET, X, y, jax.random.key(0), ensembles=40, steps=2000)
+    assert found.f_train_mean[1] == 0 and found.rhat[1] <= 1 and found.ess[1] == 8000
+
+
 def test_warning_when_chains_disagree(task):
     X, y, _ = task
     with pytest.warns(UserWarning, match=r"R-hat is \d"):
@@ -95,6 +104,7 @@ def test_divergence_is_an_error():
         ({"steps": 0}, ValueError, "steps=0"),
         ({"steps": 30}, ValueError, "leave 3 draws"),
         ({"burn_in": -1}, ValueError, "burn_in=-1"),
+        ({"burn_in": True}, ValueError, "burn_in=True"),
         ({"thin": 0}, ValueError, "thin=0"),
         ({"eps": 0.0}, ValueError, r"eps=0\.0"),
         ({"method": "hmc"}, ValueError, "method='hmc'"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icml25.feature_scales import ConvergenceError, Theory, TwoLayer, anneal, ising_task, kernel, solve, teacher_task
 from icml25.feature_scales import adaptation as adaptation_module
+from icml25.feature_scales import theory as theory_module
 from icml25.feature_scales.adaptation import Neuron
 from icml25.feature_scales.kernels import gaussian_moment
 
@@ -105,6 +106,17 @@ def test_mean_field_limit_is_finite():
     np.testing.assert_allclose(ratios, ratios[-1], rtol=1e-8)
     errors = [abs(solve(net, X, y, "exact").scale * net.chi / ratios[-1] - 1) for net in nets[:2]]
     assert errors[1] < errors[0] / 5
+
+
+def test_tree_level_at_chi_n_is_right_to_one_over_n():
+    """With P and D kept; with P/N kept the trace that tree level leaves out is of the order of chi/g_w."""
+    X, y = ising_task(jax.random.key(1000), 40, 100, 0.1)
+    errors = []
+    for width in (100, 200, 400):
+        net = TwoLayer(width, "linear", 0.5, 0.5, 1.0).mean_field()
+        tree, exact = (solve(net, X, y, level).train_discrepancy for level in ("tree", "exact"))
+        errors.append(abs(tree / exact - 1))
+    np.testing.assert_allclose([errors[1] / errors[0], errors[2] / errors[1]], 0.5, atol=0.03)
 
 
 @pytest.mark.parametrize("chi", [1.0, 30.0])
@@ -260,6 +272,20 @@ def test_annealing_of_linear_levels(level, ising):
         assert theory.scale == pytest.approx(solve(theory.net, X, y, level).scale, rel=1e-8)
 
 
+def test_annealing_takes_the_branch_nearest_to_the_last_ratio_to_the_prior(ising, monkeypatch):
+    def gap(Q):
+        return (np.log(Q) - 1) * (np.log(Q) - 2) * (np.log(Q) - 3)
+
+    roots = [np.log(theory_module._nearest_root(gap, 1.0, np.exp(3.5), near, 1e-12)) for near in (None, 3.0, 9.0)]
+    np.testing.assert_allclose(roots, [3, 1, 2], rtol=1e-10)
+    asked = []
+    original = theory_module._nearest_root
+    monkeypatch.setattr(theory_module, "_nearest_root", lambda *a: asked.append(a[-2]) or original(*a))
+    X, y, _, _ = ising
+    first, second, _ = anneal(TwoLayer(40, "linear", 0.7, 0.9, 0.4), X, y, [1.0, 4.0, 40.0], "one_loop")
+    assert asked == [None, pytest.approx(first.scale / 4), pytest.approx(second.scale / 10)]
+
+
 @pytest.mark.parametrize("level", LINEAR)
 def test_output_covariance(level, ising):
     X, y, X_test, _ = ising
@@ -362,7 +388,7 @@ def test_scales_are_in_order(width, chi, g_w, noise, seed):
 def test_singular_kernels():
     X = np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0], [2.0, -1.0]])
     y = np.array([1.0, 0.5, 0.3, -1.0])
-    for phi, levels in (("linear", LINEAR), ("erf", LOOPLESS), ("relu", LOOPLESS)):
+    for phi, levels in (("linear", LINEAR), ("erf", ("nngp", "rescaling")), ("relu", LOOPLESS)):
         for level in levels:
             found = solve(TwoLayer(20, phi, 1.0, 1.0, 0.1), X, y, level)
             assert np.isfinite(found.output_covariance([[1.0, 1.0]])).all()
@@ -391,6 +417,20 @@ def test_inputs_of_zeros_teach_nothing(phi, level):
     assert found.scale == pytest.approx(0.3)
     np.testing.assert_allclose(found.dual, y / 0.1)
     np.testing.assert_array_equal(found.mean([[1.0, -1.0]]), [0.0])
+
+
+@pytest.mark.parametrize("level", LINEAR)
+def test_a_trace_below_rounding(level, ising):
+    X, y, _, _ = ising
+    assert solve(TwoLayer(20, "linear", 1.0, 1.0, 0.1), 1e-8 * X, y, level).scale == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_one_loop_of_inputs_of_zeros():
+    X, y = np.zeros((3, 2)), np.ones(3)
+    found = solve(TwoLayer(20, "erf", 0.3, 1.0, 0.1), X, y, "one_loop")
+    np.testing.assert_allclose(found.dual, y / 0.1)
+    np.testing.assert_allclose(found.mean([[0.0, 0.0], [1.0, -1.0]]), [0.0, 0.0], atol=1e-12)
 
 
 def test_free_energy_of_rescaling_is_stationary_in_q(ising):
@@ -477,7 +517,10 @@ def test_effective_and_copies():
         ({"width": 0}, "width=0"),
         ({"width": True}, "width=True"),
         ({"phi": "tanh"}, "phi='tanh'"),
+        ({"width": 10**400}, "width=1000"),
         ({"g_w": 0.0}, r"g_w=0\.0"),
+        ({"g_w": True}, "g_w=True"),
+        ({"noise": 1e-80}, "noise=1e-80"),
         ({"g_v": -1.0}, r"g_v=-1\.0"),
         ({"noise": float("nan")}, "noise=nan"),
         ({"noise": 0}, "noise=0"),
@@ -504,6 +547,8 @@ def test_width_must_be_an_integer():
         (np.ones((3, 2)), np.ones(4), r"y has shape \(4,\)"),
         (np.ones((3, 2)), [1, np.nan, 2], "y holds NaN"),
         ([[np.inf, 1]], [1], "X holds NaN"),
+        ([[1e80, 1]], [1], "X holds .* beyond 1e75"),
+        ([[1, 2], [3]], [1, 2], "X is not an array"),
         (np.ones(3), np.ones(3), r"X has shape \(3,\)"),
         (np.ones((0, 2)), np.ones(0), r"X has shape \(0, 2\)"),
     ],
@@ -516,6 +561,42 @@ def test_bad_data(X, y, message):
         anneal(net, X, y, [1.0], "tree")
 
 
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.ones((3, 2)) + 1j, np.ones(3), "X has dtype complex128"),
+        (np.ones((3, 2)), np.array(["1", "2", "3"]), "y has dtype <U1"),
+        (None, np.ones(3), "X has dtype object"),
+    ],
+)
+def test_no_numbers(X, y, message):
+    with pytest.raises(TypeError, match=message if X is not None else "X"):
+        solve(TwoLayer(5, "linear", 1.0, 1.0, 0.1), X, y, "tree")
+
+
+@pytest.mark.parametrize("tol", [0.0, -1.0, float("nan"), 1e-3])
+@pytest.mark.parametrize("phi", ["linear", "erf"])
+def test_bad_tolerances(phi, tol, ising):
+    X, y, _, _ = ising
+    with pytest.raises(ValueError, match="tol="):
+        solve(TwoLayer(50, phi, 1.0, 1.0, 0.3), X, y, "tree", tol=tol)
+
+
+def test_wrong_types_name_the_argument(ising):
+    X, y, _, _ = ising
+    net = TwoLayer(5, "linear", 1.0, 1.0, 0.1)
+    with pytest.raises(TypeError, match="net"):
+        solve("net", X, y, "tree")
+    with pytest.raises(TypeError, match="init"):
+        solve(net, X, y, "tree", init=net)
+
+
+def test_theories_are_compared_by_identity(ising):
+    X, y, _, _ = ising
+    one, two = (solve(TwoLayer(30, "linear", 1.0, 1.0, 0.3), X, y, "exact") for _ in range(2))
+    assert one == one and one != two and len({one, two, one.posterior}) == 3
+
+
 def test_bad_calls(ising):
     X, y, _, _ = ising
     net = TwoLayer(5, "linear", 1.0, 1.0, 0.1)
@@ -525,7 +606,7 @@ def test_bad_calls(ising):
         solve(TwoLayer(5, "erf", 1.0, 1.0, 0.1), X, y, "exact")
     with pytest.raises(ValueError, match="X has 201 points"):
         solve(TwoLayer(5, "erf", 1.0, 1.0, 0.1), np.ones((201, 1)), np.ones(201), "one_loop")
-    for chis in ([], [2.0, 1.0], [1.0, 1.0]):
+    for chis in ([], [2.0, 1.0], [1.0, 1.0], [[1.0, 2.0]]):
         with pytest.raises(ValueError, match="chis="):
             anneal(net, X, y, chis, "tree")
     found = solve(net, X, y, "tree")

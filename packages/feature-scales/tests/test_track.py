@@ -1,6 +1,7 @@
 """The track's metrics and baseline against values worked out otherwise."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("benchopt")
 pytestmark = pytest.mark.bench
 TRACK = Path(icml25.feature_scales.__file__).parent / "track"
 PARTS = (("", 1), ("_double", 2))
+MNIST = (Path(os.environ.get("ICML25_DATA", "/nonexistent")) / "mnist" / "mnist_t10k.npz").is_file()
 
 
 def load(name):
@@ -38,6 +40,8 @@ def answers(track, public, level):
     """What a solver of this level returns."""
     out = {}
     for name, times in PARTS:
+        if f"X{name}" not in public:
+            continue
         width = times * public["width"]
         for chi in track.chis_of(width).tolist():
             net = TwoLayer(width, "linear", public["g_w"], public["g_v"], public["noise"], chi)
@@ -76,6 +80,32 @@ def test_exact_answers_have_no_error_and_rescaling_is_the_unit_of_variance(track
     assert row["adapted_gap"] == pytest.approx(0.25)
     rescaled = track.Scales.evaluate(public, truth, answers(track, public, "rescaling"))
     assert rescaled["variance_to_rescaling"] == pytest.approx(1) and "adapted_gap" not in rescaled
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["digits", pytest.param("mnist", marks=[pytest.mark.realdata, pytest.mark.skipif(not MNIST, reason="no MNIST")])],
+)
+def test_pairs_of_classes(track, source):
+    public, truth = track.Pairs.draw({"source": source}, seed=1000, budget="smoke")
+    X, y = public["X"], public["y"]
+    assert X.shape == (16, {"digits": 64, "mnist": 784}[source]) and len(public["X_test"]) == len(truth["y_test"]) == 40
+    assert set(y) == {-1, 1} and "X_double" not in public
+    np.testing.assert_allclose(X.mean(0), 0, atol=1e-12)
+    assert (X**2).mean() == pytest.approx(1)
+    row = track.Pairs.evaluate(public, truth, answers(track, public, "rescaling"))
+    assert row["error"] < 0.1 and row["variance_to_rescaling"] == pytest.approx(1) and "halving" not in row
+    track.Pairs.evaluate(public, truth, track.Pairs.example(public))
+
+
+def test_absent_images_are_an_error(track, tmp_path, monkeypatch):
+    monkeypatch.setenv("ICML25_DATA", str(tmp_path))
+    with pytest.raises(track.DataError, match=r"mnist_t10k\.npz is absent or damaged"):
+        track.Pairs.draw({"source": "mnist"}, seed=0, budget="smoke")
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "mnist_t10k.npz").write_bytes(b"half")
+    with pytest.raises(track.DataError, match="absent or damaged"):
+        track.Pairs.draw({"source": "mnist"}, seed=0, budget="smoke")
 
 
 def test_wrong_answers_are_refused(track, scales):

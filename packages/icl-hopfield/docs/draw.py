@@ -63,14 +63,14 @@ found["posterior mean"] = load("benchmark_utils/baselines.py").fit(
     arrays, {"method": "bayes", "problem": "probes", "noise": 0.0}
 )
 names = ["matched", "far", "flip_10", "flip_30", "flip_50", "unfamiliar"]
-labels = ["matched", "examples\nfrom\nelsewhere", "10%", "30%\nlabels\nflipped", "50%", "other\ntasks"]
+labels = ["matched", "far\ninputs", "10%", "30%\nlabels\nflipped", "50%", "other\ntasks"]
 for shift, (label, result) in zip((-0.2, 0.2), found.items(), strict=True):
     values = [((result[n] - truth[n]) ** 2).mean() / (truth[n] ** 2).mean() for n in names]
     print(label, dict(zip(names, np.round(values, 4), strict=True)))
     probes.bar(np.arange(6) + shift, np.maximum(values, 1e-3), 0.4, bottom=0, color=lines[label][1])
 probes.axhline(1, c=GREY, lw=0.8, ls=":")
 probes.set(title="Error under the probes", yscale="log", ylim=(1e-3, 10))
-probes.set_xticks(range(6), labels, fontsize=6.5)
+probes.set_xticks(range(6), labels, fontsize=6)
 for axes in (along, probes):
     axes.spines[["top", "right"]].set_visible(False)
 along.legend(frameon=False, loc="lower left")

@@ -298,6 +298,7 @@ def test_dtypes() -> None:
     assert half.retrieve(q.astype(jnp.bfloat16)).dtype == jnp.bfloat16
     close(half.retrieve(q.astype(jnp.bfloat16)).astype(np.float32), base.retrieve(q), atol=0.05)
     assert Memory(np.array([[1, 2], [3, 4]])).keys.dtype == jnp.float32
+    assert Memory(np.array([[2**40]])).keys == 2.0**40  # more than the integers of jax hold
     with jax.enable_x64(True):
         exact, example = (Memory(np.float64(m.keys), np.float64(m.values), BETA) for m in (base, context))
         assert exact.retrieve(q).dtype == jnp.float64
@@ -345,6 +346,8 @@ def test_copies(tmp_path) -> None:
         ({"beta": float("nan")}, ValueError, "beta must be a finite number > 0, got nan"),
         ({"beta": float("inf")}, ValueError, "beta"),
         ({"beta": np.ones(2)}, ValueError, "beta"),
+        ({"beta": "1"}, TypeError, "beta"),
+        ({"keys": [[1.0], [1.0, 2.0]]}, TypeError, "keys must hold real numbers, got list"),
     ],
 )
 def test_bad_memories(arguments: dict, error: type, message: str) -> None:
@@ -370,14 +373,24 @@ def test_bad_queries_and_contexts() -> None:
     for steps, error in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match="steps"):
             base.retrieve(q, steps=steps)
-    for index in (-1, 7):
-        with pytest.raises(ValueError, match=r"index must be in \[0, 7\)"):
+    for index, error in ((-1, ValueError), (7, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="index"):
             base.margin(q, index)
+    for bad in (np.full(3, np.nan), np.full(3, 1e39)):  # the second is infinite in float32
+        with pytest.raises(ValueError, match=r"q must be finite, got NaN or infinity \(in float32\)"):
+            base.retrieve(bad)
+    with pytest.raises(TypeError, match="q must hold real numbers, got str"):
+        base.energy("q")
+    with pytest.raises(TypeError, match="context"):
+        base.condition(q)
 
 
 def test_empty_memory() -> None:
     empty, (_, context, q) = Memory(np.ones((0, 3)), np.ones((0, 2)), beta=BETA), draw()
-    for function in (empty.retrieve, empty.energy, empty.weights, empty.margin):
+    for function in (
+        *(empty.retrieve, empty.energy, empty.weights, empty.margin),
+        lambda q: empty.retrieval_error_bound(q, 0),
+    ):
         with pytest.raises(ValueError, match="no memories"):
             function(q)
     with pytest.raises(ValueError, match="no memories"):

@@ -71,6 +71,7 @@ def transformer() -> ICLTransformer:
 
 def test_predictions_see_only_what_came_before(transformer, prompts) -> None:
     x, y = prompts
+    alone, transformer = transformer.alone, nnx.cached_partial(nnx.jit(ICLTransformer.__call__), transformer)
     found = transformer(x, y)
     assert found.shape == (4, 6)
     changed = transformer(x, y.at[:, 2].add(1.0))
@@ -81,7 +82,40 @@ def test_predictions_see_only_what_came_before(transformer, prompts) -> None:
     assert (abs(changed - found)[:, 2:] > 1e-4).all()
     close(transformer(x, y.at[:, -1].set(99.0)), found, atol=1e-5)
     close(transformer(x[:, :4], y[:, :4]), found[:, :4], atol=1e-5)
-    close(transformer.alone(x[:, 0]), found[:, 0], atol=1e-5)
+    close(alone(x[:, 0]), found[:, 0], atol=1e-5)
+
+
+def test_network_as_its_formulas_stand(prompts) -> None:
+    """Pre-norm GPT-2 in numpy: h + attention(norm h), then h + W2 gelu(W1 norm h), read at the tokens of x."""
+    model = ICLTransformer(3, width=8, heads=2, max_examples=8, rngs=nnx.Rngs(1000))
+    for leaf in jax.tree.leaves(nnx.state(model), is_leaf=lambda v: isinstance(v, nnx.Variable)):
+        leaf[...] += 0.3 * np.random.default_rng(leaf[...].size).normal(size=leaf[...].shape)  # no zeros, no ones
+    found = model(*prompts)
+    x, y = (np.asarray(a, float) for a in prompts)
+    b, k, d = x.shape
+
+    def linear(h, layer):
+        return np.tensordot(h, np.asarray(layer.kernel[...]), 1) + np.asarray(layer.bias[...])
+
+    def norm(h, layer):
+        h = (h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-6)
+        return h * np.asarray(layer.scale[...]) + np.asarray(layer.bias[...])
+
+    tokens = np.zeros((b, 2 * k, d))
+    tokens[:, ::2], tokens[:, 1::2, 0] = x, y / 5
+    h = linear(tokens, model.embed) + np.asarray(model.position[...])[: 2 * k]
+    for block in model.blocks:
+        n = norm(h, block.norm_attention)
+        q, keys, values = (
+            linear(n, layer) for layer in (block.attention.query, block.attention.key, block.attention.value)
+        )
+        p = np.exp(np.einsum("bqhe,bkhe->bhqk", q, keys) / np.sqrt(4)) * np.tri(2 * k)
+        mixed = np.einsum("bhqk,bkhe->bqhe", p / p.sum(-1, keepdims=True), values)
+        out = block.attention.out
+        h = h + np.einsum("bqhe,hew->bqw", mixed, out.kernel[...]) + np.asarray(out.bias[...])
+        u = linear(norm(h, block.norm_network), block.up)
+        h = h + linear(u / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (u + 0.044715 * u**3))), block.down)
+    close(found, 5 * linear(norm(h, model.norm), model.read)[:, ::2, 0], rtol=1e-3, atol=1e-3)
 
 
 def test_labels_are_padded_and_scaled(prompts) -> None:
@@ -157,6 +191,18 @@ def test_adam_follows_its_schedule() -> None:
     close(-np.diff(path), [0, 0.05, 0.1, 0.05], atol=1e-5)
 
 
+def test_adam_clips_gradients() -> None:
+    """After gradients of norm 300 and .3 Adam remembers norms 1 and .3."""
+    model = one_layer("softmax", np.zeros((3, 3)))
+    optimizer = adam(model, 10, peak=0.1, warmup=0, clip=1.0)
+    for size in (100.0, 0.1):
+        optimizer.update(model, jax.tree.map(lambda a, s=size: jnp.full_like(a, s), nnx.state(model, nnx.Param)))
+    m, v = 0.9 * 0.1 / 3 + 0.1 * 0.1, 0.999 * 0.001 / 9 + 0.001 * 0.01
+    second = (m / (1 - 0.9**2)) / np.sqrt(v / (1 - 0.999**2))
+    rate = 0.1 * (1 + np.cos(np.pi / 10)) / 2
+    close(model.query_map[...], -0.1 - rate * second, rtol=1e-4)
+
+
 def test_checkpoint(transformer, prompts, tmp_path) -> None:
     flat = dict(nnx.to_flat_state(nnx.state(transformer)))
     np.savez(tmp_path / "model.npz", **{"/".join(map(str, path)): leaf[...] for path, leaf in flat.items()})
@@ -195,6 +241,12 @@ def test_seeds() -> None:
         (lambda: ICLTransformer(3, layers=0, rngs=nnx.Rngs(0)), ValueError, "layers must be >= 1"),
         (lambda: ICLTransformer(3, scale=0, rngs=nnx.Rngs(0)), ValueError, "scale must be"),
         (lambda: train(one_layer("softmax"), TASK, 0, key=KEY), ValueError, "steps must be >= 1"),
+        (lambda: train(len, TASK, 1, key=KEY), TypeError, r"model must have a method loss\(x, y\)"),
+        (
+            lambda: evaluate_prefix(lambda x, y: y, np.ones((0, 5, 3)), np.ones((0, 5))),
+            ValueError,
+            "at least one prompt",
+        ),
         (lambda: adam(one_layer("softmax"), 10, peak=0.0), ValueError, "peak must be"),
         (lambda: adam(one_layer("softmax"), 10, warmup=-1), ValueError, "warmup must be >= 0"),
     ],

@@ -48,7 +48,7 @@ def test_identities(track) -> None:
     found = solve("identities", public)
     row = track.Identities.evaluate(public, truth, found)
     assert row["identity_error"] < 1e-12 and row["rises"] == 0 and row["ghost_error"] < 1e-12
-    for name in ("path", "share", "union"):
+    for name in ("path", "share", "base", "context", "union"):
         wrong = found | {name: found[name] + 1e-3}
         assert track.Identities.evaluate(public, truth, wrong)["identity_error"] > 1e-4
     flat = found | {"path": found["path"] * 0}
@@ -93,6 +93,23 @@ def test_one_layer(track, kind: str) -> None:
     public, _ = track.Regression.draw({"dim": 3, "n": 20}, seed=1000, budget="smoke")
     found = solve("one_layer", public, attention=kind, steps=3)
     assert found["predictions"].shape == (100,) and ("query_map" in found) == (kind == "softmax")
+
+
+def test_what_needs_no_other_seeds_runs_once() -> None:
+    from icml25.icl_hopfield.bench import Solver
+
+    solver = Solver()
+    for kind, problem, budget, seed, skipped in (
+        ("softmax", "regression", "quick", 1, False),
+        ("linear", "regression", "quick", 0, False),
+        ("linear", "regression", "quick", 1, True),
+        ("linear", "regression", "paper", 1, False),
+        ("softmax", "identities", "quick", 0, False),
+        ("softmax", "identities", "quick", 1, True),
+        ("linear", "probes", "quick", 0, True),
+    ):
+        solver.attention = kind
+        assert solver.skip(problem, budget, seed)[0] == skipped
 
 
 @pytest.fixture(scope="module")

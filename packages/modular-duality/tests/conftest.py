@@ -1,10 +1,11 @@
-"""Property tests have no deadline: compiling a new shape takes long on a busy machine."""
+"""Two devices, for what is sharded; property tests have no deadline (compiling takes long on a busy machine)."""
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import settings
 
+jax.config.update("jax_num_cpu_devices", 2)
 settings.register_profile("icml25", deadline=None, max_examples=20)
 settings.load_profile("icml25")
 

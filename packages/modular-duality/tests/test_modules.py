@@ -366,11 +366,42 @@ def test_weights_survive_a_file(tmp_path):
         (lambda: residual(Linear(3, 3), 1), "blocks must be at least 2"),
         (lambda: Attention(1, 4, 3, 2), "d_q must be even"),
         (lambda: AvgPool(2).forward(jnp.ones((3, 4, 1))), "must be multiples of window=2"),
+        (lambda: Linear(3, 3).dualize([jnp.eye(3)], float("nan")), "target_norm must be at least 0"),
     ],
 )
 def test_bad_input(make, match):
     with pytest.raises(ValueError, match=match):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Linear(3, 4)([jnp.ones((3, 3))], jnp.ones(4)), "weights of Linear"),
+        (lambda: Linear(3, 4)([jnp.ones((3, 4))], jnp.ones(3)), "4 features|shape"),
+        (lambda: Conv2D(3, 4, 1)([jnp.ones((1, 1, 4, 3))], jnp.ones((2, 2, 3))), "4 features|shape"),
+        (lambda: RoPE().forward(jnp.ones((2, 3))), "must be even"),
+        (lambda: ReLU()([jnp.ones(3)], jnp.ones(3)), "expected 0 weight arrays"),
+        (lambda: Embed(4, 5)([jnp.ones((5, 4))], jnp.ones(3)), "must be integers"),
+        (lambda: Linear(3, 3).dualize(jnp.eye(3)), "weights|g"),
+        (lambda: Linear(3, 3) @ 3, "expected a module|modules"),
+        (lambda: Linear(3, 3) + 3, "expected a module|modules"),
+        (lambda: "a" * Linear(3, 3), "factor"),
+        (lambda: Linear(2.5, 3), "n_out"),
+        (lambda: Linear(3, 3).tare("x"), "absolute"),
+        (lambda: residual(Linear(3, 3), 1.5), "blocks"),
+        (lambda: SplitIntoHeads(0), "heads"),
+        (lambda: AvgPool(0), "window"),
+    ],
+)
+def test_wrong_types_and_shapes(make, match):
+    with pytest.raises((TypeError, ValueError), match=match):  # jaxtyping, when it checks, is first
+        make()
+
+
+def test_symbols_that_are_not_in_the_table_are_loud():
+    table = [jnp.ones((5, 4))]
+    assert jnp.isnan(Embed(4, 5)(table, jnp.asarray([4, 5]))).tolist() == [[False] * 4, [True] * 4]
 
 
 def test_power_must_be_an_integer():

@@ -280,6 +280,8 @@ def test_unknown_leaves_are_named():
         (Embed(), (3,), "Embed needs 2 axes"),
         (Embed(dim_axis=2), (3, 4), "dim_axis=2"),
         (Bias(), (), "needs an axis"),
+        (Bias(), (0,), "which is empty"),
+        (Linear(), (0, 3), "which is empty"),
         (Bias(batch_axes=(0, -1)), (3,), "distinct"),
     ],
 )
@@ -300,8 +302,34 @@ def test_wrong_axes(spec, shape, match):
         (lambda: Linear(sensitivity_after=-1.0), "sensitivity_after must be above 0"),
         (lambda: Conv2D("HWII"), "layout must be"),
         (lambda: Frozen(mass=1.0), "mass of a frozen leaf must be 0"),
+        (lambda: Embed(dim_axis=-3), "dim_axis must be at least -2"),
+        (lambda: infer_norms(jnp.ones(3), rules=[("(", Bias())]), "rules: '\\(' is not a regular expression"),
+        (lambda: infer_norms({"bias": jnp.ones(3)}, masses={"(": 1.0}), "masses: '\\(' is not a regular expression"),
     ],
 )
 def test_wrong_settings(make, match):
     with pytest.raises(ValueError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Linear(mass="heavy"), "mass"),
+        (lambda: Bias(mass=None), "mass"),
+        (lambda: Scale(sensitivity_after="x"), "sensitivity_after"),
+        (lambda: Linear(out_axes=0, in_axes=1), "out_axes"),
+        (lambda: Linear(in_axes=[-2]), "in_axes"),
+        (lambda: Bias(batch_axes=0), "batch_axes"),
+        (lambda: Embed(dim_axis="x"), "dim_axis"),
+        (lambda: Conv2D(3), "layout"),
+        (lambda: infer_norms(jnp.ones(3), rules=["bias"]), "rules"),
+        (lambda: infer_norms(jnp.ones(3), rules={"bias": Bias()}), "rules"),
+        (lambda: infer_norms(jnp.ones(3), rules=[("bias", Bias)]), "rules"),
+        (lambda: infer_norms({"bias": jnp.ones(3)}, masses=[1.0]), "masses"),
+        (lambda: infer_norms({"bias": 3.0}), "bias must be of a real floating dtype, got float|W"),
+    ],
+)
+def test_wrong_types(make, match):
+    with pytest.raises((TypeError, ValueError), match=match):  # ValueError: layout
         make()

@@ -210,11 +210,21 @@ def test_bad_schedules(schedule, match):
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="steps must be at least 1 and an integer, got 0"):
         orthogonalize(jnp.eye(2), steps=0)
     with pytest.raises(TypeError, match="int32"):
         orthogonalize(jnp.eye(2, dtype=jnp.int32))
     with pytest.raises(TypeError, match="complex64"):
         orthogonalize(jnp.eye(2, dtype=jnp.complex64))
-    with pytest.raises((ValueError, TypeError)):  # jaxtyping, when it checks, is first
+    with pytest.raises(ValueError, match=r"not empty, got shape \(0, 3\)"):
+        orthogonalize(jnp.ones((0, 3)))
+    assert orthogonalize(jnp.ones((0, 3, 3))).shape == (0, 3, 3)
+    with pytest.raises(ValueError, match="eps must be at least 0"):
+        orthogonalize(jnp.eye(2), eps=-1.0)
+    with pytest.raises(TypeError, match="dtype must be a real floating type, got int32"):
+        orthogonalize(jnp.eye(2), dtype=jnp.int32)
+    with pytest.raises((ValueError, TypeError), match="M"):  # jaxtyping, when it checks, is first
         orthogonalize(jnp.ones(3))
+    for wrong in ({"M": [[1.0, 2.0]]}, {"steps": 1.5}, {"eps": "small"}, {"schedule": 3}, {"schedule": (1.5, -0.5, 0)}):
+        with pytest.raises(TypeError, match=next(iter(wrong))):
+            orthogonalize(**{"M": jnp.eye(2), **wrong})

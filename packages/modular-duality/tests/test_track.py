@@ -8,7 +8,11 @@ import pytest
 pytest.importorskip("benchopt")
 pytestmark = pytest.mark.bench
 
-from icml25.modular_duality import norms  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from benchopt.benchmark import Benchmark  # noqa: E402
+
+from icml25.modular_duality import bench, norms  # noqa: E402
 from icml25.modular_duality.modules import Linear  # noqa: E402
 from icml25.modular_duality.track import objective  # noqa: E402
 from icml25.modular_duality.track.benchmark_utils import optimizers, problems  # noqa: E402
@@ -69,6 +73,10 @@ def test_text_by_hand():
     assert public["held_out"].shape == (2, 65) and public["held_out"].max() < public["params"]["vocabulary"]
     assert len(public["train"]) > 300_000
     assert objective.Text.evaluate(public, {}, {"losses": np.full((2, 64), 1.5)}) == {"validation_loss": 1.5}
+    tuning, _ = objective.Text.draw({"corpus": "stdlib", "tuning": True}, seed=0, budget="smoke")
+    seen = np.concatenate([tuning["train"], tuning["held_out"].ravel()])
+    assert len(tuning["train"]) == len(public["train"]) * 9 // 10 and len(seen) < len(public["train"])
+    assert (tuning["held_out"][-1] == public["train"][-65:]).all()  # rates are not chosen on what is reported
     with pytest.raises(ValueError, match="losses must be of shape"):
         objective.Text.evaluate(public, {}, {"losses": np.zeros((2, 63))})
 
@@ -83,7 +91,34 @@ def test_dualizers_by_hand():
     row = objective.Dualizers.evaluate(public, {}, result)
     assert row["sigma_error"] == pytest.approx(0.5) and row["sigma_error_condition_300"] == pytest.approx(0)
     assert row["svd_ratio_512"] == 2 and row["svd_ratio_wide"] == 1 and row["optax_ratio"] == 3
-    assert row["torch_ratio"] == 0.25
+    assert row["torch_ratio"] == 0.25 and row["copies"] == row["memory_ratio"] == 1
+
+
+SHOWN = {  # problem, settings -> solvers, on the first seed and on the others, at the quick budget
+    ("transfer", "width"): ({"modular-duality", "Adam"}, {"modular-duality"}),
+    ("transfer", "depth"): ({"modular-duality"}, {"modular-duality"}),
+    ("curve", None): ({"modular-duality", "SGD", "Adam", "Muon"}, {"modular-duality", "SGD", "Adam"}),
+    ("erasure", 128): ({"modular-duality", "spectral"}, {"modular-duality", "spectral"}),
+    ("erasure", 8): ({"modular-duality"}, set()),
+    ("text", None): ({"modular-duality", "AdamW"}, {"modular-duality", "AdamW"}),
+    ("dualizers", None): ({"modular-duality"}, {"modular-duality"}),
+}
+
+
+def test_who_runs_on_what():
+    benchmark = Benchmark(Path(objective.__file__).parent)
+    solvers = [bench.Solver, *benchmark.get_solvers()]
+
+    def running(problem, budget, **params):
+        skipped = {s.name: s.skip(s(), problem=problem, budget=budget, params=params)[0] for s in solvers}
+        return {name for name, skip in skipped.items() if not skip}
+
+    for (problem, setting), (first, others) in SHOWN.items():
+        params = {"transfer": {"scaling": setting}, "erasure": {"batch": setting}}.get(problem, {})
+        assert running(problem, "quick", seed=0, **params) == first, problem
+        assert running(problem, "quick", seed=1, **params) == others, problem
+    assert running("erasure", "paper", seed=3, batch=8) == {"modular-duality", "spectral"}
+    assert running("something else", "quick", seed=0) == set()
 
 
 def test_control_has_the_norms_but_not_the_singular_values():
@@ -118,8 +153,8 @@ def test_the_learning_rate_decays_to_zero():
 def test_training_is_that_of_a_loop():
     network, x, y = Linear(3, 3) @ Linear(3, 4), jnp.ones((6, 4)), jnp.arange(6) % 3
     weights = network.init(jax.random.key(0))
-    train = optimizers.run("SGD", network, weights, lambda step: (x * step, y), 3, measured=lambda w, g, u: g[0])
-    end, gradients = train(0.5)
+    train = optimizers.run("SGD", network, lambda data, step: (data * step, y), 3, measured=lambda data, w, g, u: g[0])
+    end, gradients = train(0.5, weights, x)
     w, trace = weights, [jnp.zeros_like(part) for part in weights]
     for step, rate in enumerate((0.5, 0.5 * 2 / 3, 0.5 / 3)):
         g = jax.grad(lambda w: optimizers.cross_entropy(network(w, x * step), y))(w)  # noqa: B023

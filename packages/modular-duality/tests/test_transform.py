@@ -144,6 +144,30 @@ def test_frozen_leaves_of_any_dtype():
     np.testing.assert_allclose(found["kernel"], np.eye(2), atol=0.005)
 
 
+def test_weight_decay_spares_what_has_no_mass():
+    params = {"kernel": jnp.eye(2), "bias": jnp.ones(2), "count": jnp.full(3, 5)}
+    norms = infer_norms(params, rules=[("bias", Bias(mass=0.0)), ("count", Frozen())])
+    tx = modular_sgd(0.1, norms, weight_decay=0.5)
+    found, _ = tx.update(jax.tree.map(jnp.ones_like, params), tx.init(params), params)
+    after = optax.apply_updates(params, found)
+    assert (after["count"] == 5).all() and (after["bias"] == 1).all() and (after["kernel"] != params["kernel"]).any()
+
+
+def test_sharded_weights_are_mapped_where_they_are(rng):
+    """The longer side is sharded: the same values, still sharded, and the only traffic is the sum of a Gram matrix."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("model",))
+    layout = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
+    g = {"kernel": jnp.asarray(rng.normal(size=(4, 8)), jnp.float32)}
+    placed = {"kernel": jax.device_put(g["kernel"], layout)}
+    tx = scale_by_modular_dual(infer_norms(g))
+    update = jax.jit(lambda g: tx.update(g, optax.EmptyState())[0])
+    found = update(placed)["kernel"]
+    np.testing.assert_allclose(found, update(g)["kernel"], atol=1e-5)
+    assert found.sharding.is_equivalent_to(layout, 2)
+    text = update.lower(placed).compile().as_text()
+    assert "all-reduce" in text and "all-gather" not in text
+
+
 @pytest.mark.slow
 def test_trains_a_module():
     module = MLP(1, 2, 8, 3)
@@ -170,9 +194,12 @@ def test_trains_a_module():
         (lambda: scale_by_modular_dual(NORMS, target_norm=0.0), "target_norm must be above 0"),
         (lambda: scale_by_modular_dual({"a": Linear(mass=0.0), "b": Frozen()}), "are all 0"),
         (lambda: scale_by_modular_dual([]), "are all 0"),
-        (lambda: scale_by_modular_dual({"a": 1.0}), "norms must hold norms"),
-        (lambda: modular_sgd(0.1, NORMS, 1.0), "momentum must be in"),
+        (lambda: modular_sgd(0.1, NORMS, 1.0), "momentum must be below 1"),
+        (lambda: modular_sgd(0.1, NORMS, -0.5), "momentum must be at least 0"),
         (lambda: modular_sgd(0.1, NORMS, weight_decay=-1.0), "weight_decay must be at least 0"),
+        (lambda: modular_sgd(float("nan"), NORMS), "learning_rate must be at least 0"),
+        (lambda: modular_sgd(-0.1, NORMS), "learning_rate must be at least 0"),
+        (lambda: scale_by_modular_dual({"x": Bias()}).init({"x": jnp.ones(0)}), r"x has shape \(0,\), which is empty"),
         (lambda: scale_by_modular_dual(NORMS).init({"a": PARAMS["a"]}), "differ in structure:\nPyTreeDef"),
         (lambda: scale_by_modular_dual(NORMS).update(PARAMS["a"], optax.EmptyState()), "differ in structure"),
         (lambda: scale_by_modular_dual({"x": Linear()}).init({"x": jnp.ones(3)}), r"x has shape \(3,\), but Linear"),
@@ -180,6 +207,23 @@ def test_trains_a_module():
 )
 def test_bad_input(make, match):
     with pytest.raises(ValueError, match=match):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: scale_by_modular_dual({"a": 1.0}), "norms must hold norms"),
+        (lambda: modular_sgd(0.1, {"a": 1.0}), "norms must hold norms"),
+        (lambda: modular_sgd("fast", NORMS), "learning_rate"),
+        (
+            lambda: scale_by_modular_dual({"x": Bias()}).init({"x": 3.0}),
+            "x must be of a real floating dtype, got float|W",
+        ),
+    ],
+)
+def test_wrong_types(make, match):
+    with pytest.raises(TypeError, match=match):
         make()
 
 

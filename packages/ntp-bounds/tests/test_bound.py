@@ -17,6 +17,7 @@ from icml25.ntp_bounds import (
     bound,
     dudley,
     hoeffding,
+    lipschitz,
     log_cover,
     norm_based,
     parameter_counting,
@@ -238,6 +239,30 @@ def test_probabilities_are_refused(value):
         bound(SPEC, 10, value)
 
 
+def test_bad_coefficients():
+    with pytest.raises(TypeError, match="beta"):
+        bound(LONG, 10, dependence=Mixing(0.5))
+    with pytest.raises(ValueError, match="beta must not increase"):
+        bound(LONG, 10, dependence=Mixing(lambda a: 1e-6 * a))
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"n": []}, "n must hold at least one number"),
+        ({"n": 10}, "n must hold at least one number, got 10"),
+        ({"n": [10], "m": ()}, "m must hold"),
+        ({"n": [10], "dims": "12"}, "dims must hold"),
+        ({"n": [10], "dims": [0]}, "dim must be an integer of at least 1, got 0"),
+        ({"n": [10], "m": [6, 0]}, "seq_len must be an integer of at least 1, got 0"),
+        ({"n": [10**400]}, "n_sequences must be an integer of at most 1e150"),
+    ],
+)
+def test_bad_grids(grid, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(SPEC, **grid)
+
+
 def test_bad_dependence():
     with pytest.raises(ValueError, match="dependence must be"):
         bound(SPEC, 10, dependence="tokens")
@@ -274,6 +299,14 @@ def test_baselines():
     assert 5 < one / two < 11
     longer = norm_based(small.resized(seq_len=12 * 64), 10**14)
     assert 1 < longer / one < 1.2
+    rho = lipschitz(SPEC, metric="token").rho  # |W|_{2,1} <= sqrt(columns) |W|_F, and sqrt(2) from logits to losses
+    reach = [math.sqrt(2 * SPEC.shapes[k][1]) * fro * rho[k] for k, (_, fro) in SPEC.norms.items()]
+    size = sum(b ** (2 / 3) for b in reach) ** 3 * math.log(10**20 * 12 * SPEC.n_params)
+    chained = dudley(lambda eps: size / eps**2, B / 2, 10**20).value
+    assert norm_based(SPEC, 10**20) == pytest.approx(2 * chained + hoeffding(10**20, B)) and chained < B / 4
+    deep = DecoderSpec(9, 64, 4, 64, 400, 64, norms=(8.0, 20.0))  # rho overflows
+    still = replace(deep, norms=deep.norms | {"embedding": (0.0, 0.0)})
+    assert norm_based(deep, n) == deep.loss_range == norm_based(still, n)
     with pytest.raises(ValueError, match="n_test"):
         hoeffding(0, 1.0)
     with pytest.raises(ValueError, match="delta"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from icml25.ntp_bounds import DecoderSpec, MarkovChain, dudley, log_cover, measure_gap, rademacher_lower
-from icml25.ntp_bounds.experiments import mean_loss, sequence_losses, train
+from icml25.ntp_bounds.experiments import _project, ascend, mean_loss, sequence_losses, train
 from icml25.ntp_bounds.models import Decoder
 from icml25.ntp_bounds.sources import split_text
 
@@ -109,12 +109,83 @@ def test_padding_takes_no_part_in_training():
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(0, 7, dtype=torch.int64), torch.zeros(3, 7), torch.zeros(7, dtype=torch.int64)]
+)
+def test_training_needs_sequences(tokens):
+    with pytest.raises(ValueError, match="sequences must be an int64 tensor"):
+        train(Decoder(3, 8, 2, 16, 1, 6), tokens, steps=1)
+
+
 def test_training_stops_when_told():
     model, seen = Decoder(3, 8, 2, 16, 1, 6), []
     taken = train(
         model, torch.tensor(sequences()), steps=50, callback=lambda step, loss: seen.append(step) or step == 2
     )
     assert seen == [0, 1, 2] and taken == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_goes_on_from_a_checkpoint(tmp_path, dtype):
+    """Stopped twice, once on the way between checkpoints: the same weights as without a stop."""
+    file, tokens = tmp_path / "run.npz", torch.tensor(sequences())
+    whole, *parts = (Decoder(3, 8, 2, 16, 1, 6, seed=0).to(dtype) for _ in range(4))
+    train(whole, tokens, steps=130, batch_size=7)
+    stops, runs = (17, 104, None), []
+    for part, stop in zip(parts, stops, strict=True):
+        seen = []
+        callback = lambda step, loss, seen=seen, stop=stop: seen.append(step) or step == stop  # noqa: E731
+        taken = train(part, tokens, steps=130, batch_size=7, checkpoint=file, callback=callback)
+        runs.append((seen[0], taken))
+    assert runs == [(0, 18), (18, 105), (105, 130)]
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts[-1].parameters(), strict=True))
+    other = Decoder(3, 8, 2, 16, 1, 6, seed=5).to(dtype)
+    assert train(other, tokens, steps=130, batch_size=7, checkpoint=file) == 130  # nothing left to do
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), other.parameters(), strict=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_a_killed_run_goes_on_from_the_last_hundred(tmp_path):
+    def killed(step, loss):
+        if step == 115:
+            raise KeyboardInterrupt
+
+    data, settings = (sequences(), sequences(seed=1)), SHORT | {"steps": 120, "checkpoint": tmp_path / "run.npz"}
+    with pytest.raises(KeyboardInterrupt):
+        measure_gap(**settings, data=data, callback=killed)
+    seen = []
+    record = measure_gap(**settings, data=data, callback=lambda step, loss: seen.append(step))
+    assert seen == list(range(100, 120))
+    assert record == measure_gap(**SHORT | {"steps": 120}, data=data) and record.tokens == 120 * 8 * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "another run: seed was 0, not 1"),
+        ({"lr": 0.01}, "another run: lr was 0.003, not 0.01"),
+        ({"batch_size": 4}, "another run: batch_size was 16, not 4"),
+        ({"heads": 4}, "another run: model was Decoder"),
+        ({"data": (sequences(seed=2), sequences())}, "another run: sequences was"),
+        ({"steps": 3}, "5 steps, more than steps=3"),
+    ],
+)
+def test_checkpoints_of_other_runs_are_refused(tmp_path, changes, message):
+    settings = SHORT | {"steps": 5, "data": (sequences(), sequences()), "checkpoint": tmp_path / "run.npz"}
+    measure_gap(**settings)
+    with pytest.raises(ValueError, match=rf"checkpoint .*run\.npz is of {message}"):
+        measure_gap(**settings | changes)
+
+
+def test_broken_checkpoints_are_named(tmp_path):
+    file, settings = tmp_path / "run.npz", SHORT | {"steps": 5, "data": (sequences(), sequences())}
+    measure_gap(**settings, checkpoint=file)
+    whole = file.read_bytes()
+    np.savez(tmp_path / "other.npz", a=np.ones(3))
+    for content in (b"", b"abc", whole[:100], whole[:-30], (tmp_path / "other.npz").read_bytes()):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"checkpoint .*run\.npz can't be read"):
+            measure_gap(**settings, checkpoint=file)
 
 
 def test_prose_by_default():
@@ -135,6 +206,13 @@ def test_prose_by_default():
         ({"lr": 0.0}, "lr must be in"),
         ({"heads": 3}, "heads must divide dim"),
         ({"data": (np.zeros((8, 7)), np.zeros((16, 7)))}, "train must be integers"),
+        ({"data": sequences()}, "data"),
+        ({"data": (sequences(),) * 3}, "data"),
+        ({"vocab": 1}, "vocab must be an integer of at least 2, got 1"),
+        ({"pad": 3}, "pad must be below vocab=3, got 3"),
+        ({"pad": -1}, "pad must be an integer of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"lr": 1e30, "norm": "project", "pre_norm": False}, r"training diverged with lr=1e\+30: losses are \(nan"),
     ],
 )
 def test_bad_input(changes, message):
@@ -147,6 +225,9 @@ def test_complexity_from_below():
     tokens = sequences(12)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     spec = DecoderSpec.from_torch(model)
+    for changes, message in (({"lr": -1.0}, "lr must be in"), ({"seed": -1}, "seed must be"), ({"steps": -1}, "steps")):
+        with pytest.raises(ValueError, match=message):
+            rademacher_lower(model, tokens, **changes)
     low = rademacher_lower(model, tokens, n_signs=3, steps=25)
     assert low == rademacher_lower(model, tokens, n_signs=3, steps=25, spec=spec)
     above = dudley(lambda eps: log_cover(spec, eps * math.sqrt(3)), spec.loss_range / 2, 12).value
@@ -158,6 +239,32 @@ def test_complexity_from_below():
     tiny = rademacher_lower(model, tokens, n_signs=3, steps=5, spec=small)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (3, 12))
     assert tiny.value == pytest.approx(math.log(3) * signs.mean(), abs=1e-3)  # all losses are log v
+
+
+def test_searches_stay_in_the_class():
+    model = Decoder(3, 8, 2, 16, 1, 6)
+    matrices = {name: model.get_parameter(f"{path}.weight") for name, path in model.paths.items()}
+    before = {name: W.detach().clone() for name, W in matrices.items()}
+    inside = DecoderSpec.from_torch(model)
+    _project(matrices, inside)
+    for name, W in matrices.items():
+        torch.testing.assert_close(W, before[name], atol=1e-5, rtol=1e-5)
+    for op, fro in ((0.5, 0.8), (0.3, 0.4)):  # the spectral ball alone, and both
+        _project(matrices, replace(inside, norms=dict.fromkeys(inside.shapes, (op, fro))))
+        for W in matrices.values():
+            found = np.linalg.norm(W.detach().numpy(), 2), np.linalg.norm(W.detach().numpy())
+            assert found[0] <= op * 1.00001 and 0.3 < found[1] <= fro * 1.00001
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6])
+def test_searches_add_up_weighted_losses(size):
+    model, tokens = Decoder(3, 8, 2, 16, 1, 6), torch.tensor(sequences(12))
+    weights = size * torch.tensor(np.random.default_rng(0).standard_normal(12))
+    spec = DecoderSpec.from_torch(model)
+    start = ascend(model, tokens, weights, spec, steps=0)
+    expected = float(sequence_losses(model, tokens).mean(1) @ weights.numpy())
+    assert start == pytest.approx(expected, rel=1e-4)
+    assert ascend(model, tokens, weights, spec, steps=15) > start + 0.01 * size
 
 
 def test_complexity_from_below_meets_a_linear_class():

@@ -11,7 +11,7 @@ from conftest import forward
 
 from icml25.ntp_bounds import DecoderSpec, bound, lipschitz
 from icml25.ntp_bounds.adapters import matrix_norms
-from icml25.ntp_bounds.models import Decoder
+from icml25.ntp_bounds.models import Block, Decoder
 
 SIZES = {"vocab": 7, "dim": 6, "heads": 2, "ffn_dim": 5, "n_layers": 2, "seq_len": 5}
 hugely_loose = pytest.mark.filterwarnings("ignore:.*hugely loose")
@@ -83,7 +83,7 @@ def test_context_of_stacked_windows(layers, window):
 
 
 def test_bad_tokens_and_options():
-    with pytest.raises(ValueError, match="1 to 5 columns, got 6"):
+    with pytest.raises(ValueError, match=r"t from 1 to 5, got shape \(1, 6\)"):
         build()(torch.zeros(1, 6, dtype=torch.int64))
     ahead = np.tri(5)
     ahead[0] = [0, 0, 0, 0, 1]
@@ -157,7 +157,19 @@ def test_from_torch_refuses_what_it_does_not_understand():
         DecoderSpec.from_torch(model)
     model = build()
     model.blocks[0].register_forward_hook(lambda module, inputs, output: output)
-    with pytest.raises(NotImplementedError, match=r"blocks\.0 is no part"):
+    with pytest.raises(NotImplementedError, match=r"blocks\.0 has a forward hook"):
+        DecoderSpec.from_torch(model)
+    model = build()
+    model.blocks[1].__class__ = type("Louder", (Block,), {"feed": lambda self, x: 9 * self.W2(self.W1(x))})
+    with pytest.raises(NotImplementedError, match=r"blocks\.1 is a Louder"):
+        DecoderSpec.from_torch(model)
+    model = build()
+    model.__class__ = type("Louder", (Decoder,), {"forward": lambda self, x: 9 * Decoder.forward(self, x)})
+    with pytest.raises(NotImplementedError, match="the model is a Louder"):
+        DecoderSpec.from_torch(model)
+    model = build()
+    model.embedding.max_norm = 1.0
+    with pytest.raises(NotImplementedError, match="embedding is a Embedding"):
         DecoderSpec.from_torch(model)
     with pytest.raises(ValueError, match="mask 'full' is not the model's"):
         DecoderSpec.from_torch(build(), mask="full")
@@ -169,7 +181,7 @@ def test_from_torch_refuses_what_it_does_not_understand():
 def llama():
     transformers = pytest.importorskip("transformers")
 
-    def make(family="Llama", **changes):
+    def make(family="Llama", kind="ForCausalLM", **changes):
         settings = {
             "vocab_size": 11,
             "hidden_size": 8,
@@ -183,7 +195,7 @@ def llama():
         config = getattr(transformers, f"{family}Config")(**settings | changes)
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model = getattr(transformers, f"{family}ForCausalLM")(config).double().eval()
+            model = getattr(transformers, family + kind)(config).double().eval()
             for parameter in model.parameters():
                 parameter.data = torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1)
         return model
@@ -252,10 +264,22 @@ def test_llama_sizes_and_norms(llama):
     )
     assert spec.gated and spec.pre_norm and not spec.positions and not spec.tied and spec.mask == "causal"
     assert spec.n_params == sum(p.numel() for p in model.parameters() if p.ndim == 2)
-    folded = model.model.layers[1].self_attn.q_proj.weight * model.model.layers[1].input_layernorm.weight
-    assert spec.norms["1.Q"] == pytest.approx((np.linalg.norm(folded.detach(), 2), float(folded.detach().norm())))
-    head = model.lm_head.weight * model.model.norm.weight
-    assert spec.norms["W_out"].fro == pytest.approx(float(head.detach().norm()))
+    attention, mlp = model.model.layers[1].self_attn, model.model.layers[1].mlp
+    before, between = (getattr(model.model.layers[1], f"{k}_layernorm").weight for k in ("input", "post_attention"))
+    folded = {
+        "embedding": model.model.embed_tokens.weight,
+        "1.Q": attention.q_proj.weight * before,
+        "1.K": attention.k_proj.weight * before,
+        "1.V": attention.v_proj.weight * before,
+        "1.O": attention.o_proj.weight,
+        "1.W1": mlp.gate_proj.weight * between,
+        "1.W3": mlp.up_proj.weight * between,
+        "1.W2": mlp.down_proj.weight,
+        "W_out": model.lm_head.weight * model.model.norm.weight,
+    }
+    for name, weight in folded.items():
+        W = weight.detach().numpy()
+        assert spec.norms[name] == pytest.approx((np.linalg.norm(W, 2), np.linalg.norm(W))), name
     assert spec.row_bound == pytest.approx(math.sqrt(8)) and spec.norm_lipschitz == pytest.approx(0.2**-0.5)
     tied = DecoderSpec.from_hf(llama(tie_word_embeddings=True), 16)
     assert not tied.tied and "tied to the embedding but for a gain" in tied.notes[0]
@@ -296,6 +320,50 @@ def test_from_hf_refuses_a_module_put_in(llama):
     del model.model.layers[0].mlp.up_proj
     with pytest.raises(NotImplementedError, match=r"layers\.0\.mlp\.up_proj has no weight of its own"):
         DecoderSpec.from_hf(model, 8)
+
+
+def test_from_hf_refuses_modules_of_other_classes_and_hooks(llama):
+    """What has no weights of its own, or weights of the right shapes, and does something else."""
+    model = llama()
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+    with pytest.raises(NotImplementedError, match=r"layers\.0\.mlp\.act_fn is a ReLU"):
+        DecoderSpec.from_hf(model, 8)
+    model = llama()
+    model.model.norm = torch.nn.LayerNorm(8, bias=False).double()
+    with pytest.raises(NotImplementedError, match=r"model\.norm is a LayerNorm"):
+        DecoderSpec.from_hf(model, 8)
+    model = llama()
+    model.__class__ = type("Louder", (type(model),), {})
+    with pytest.raises(NotImplementedError, match="the model is a Louder"):
+        DecoderSpec.from_hf(model, 8)
+    model = llama()
+    model.model.layers[1].mlp.register_forward_hook(lambda module, inputs, output: 9 * output)
+    with pytest.raises(NotImplementedError, match=r"layers\.1\.mlp has a forward hook"):
+        DecoderSpec.from_hf(model, 8)
+    for model in (llama().model, llama(kind="ForSequenceClassification")):
+        with pytest.raises(NotImplementedError, match=r"\.\.\.ForCausalLM, got llama"):
+            DecoderSpec.from_hf(model, 8)
+
+
+@hugely_loose
+def test_models_that_recorded_their_hidden_states_are_read(llama):
+    model = llama()
+    model(torch.tensor([[3, 1]]), output_hidden_states=True)
+    assert DecoderSpec.from_hf(model, 8).norms == DecoderSpec.from_hf(llama(), 8).norms
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_context_of_a_mistral(llama, window):
+    """sliding_window counts the token itself: two layers see 2 (w - 1) + 1 tokens."""
+    model = llama("Mistral", sliding_window=window)
+    tokens = torch.tensor([[3, 1, 6, 0, 2, 10, 5, 1, 2]])
+    c = 2 * (DecoderSpec.from_hf(model, 9).window - 1) + 1
+    with torch.no_grad():
+        for position in (0, 4):
+            changed = tokens.clone()
+            changed[0, position] = 7
+            moved = (model(tokens).logits - model(changed).logits)[0].abs().sum(-1) > 0
+            assert moved.tolist() == [position <= t < position + c for t in range(9)]
 
 
 def test_from_hf_refuses_packed_weights(llama):

@@ -86,6 +86,17 @@ def test_finite_by_monte_carlo():
     assert rademacher_finite(F[:1], 10).value == 0
 
 
+@pytest.mark.parametrize(("offset", "size"), [(1e6, 1e-3), (0.0, 1e39), (0.0, 1e300), (0.0, 1e-300)])
+def test_sampled_signs_keep_the_precision_of_the_values(offset, size):
+    """Products are taken in single precision, of differences brought to size 1."""
+    F = np.random.default_rng(0).standard_normal((7, 12))
+    exact = rademacher_finite(F, 400).value
+    assert rademacher_finite(offset + size * F, 400).value == pytest.approx(size * exact, rel=1e-5)
+    Z = F[:, :3]
+    exact = rademacher_linear(Z, 1.0, n_signs=400)
+    assert rademacher_linear(size * Z, 1.0, n_signs=400) == pytest.approx([size * x for x in exact], rel=1e-5)
+
+
 def test_massart():
     F = np.array([[3.0, 4.0], [0.0, 1.0]])
     assert massart(F) == pytest.approx(5 * math.sqrt(2 * math.log(2)) / 2)
@@ -144,5 +155,7 @@ def test_bad_input():
             massart(F)
     with pytest.raises(ValueError, match="B must be in"):
         rademacher_linear(np.zeros((2, 2)), -1.0)
+    with pytest.raises(TypeError, match="seed"):
+        rademacher_finite(np.eye(2), seed=None)
     with pytest.raises(TypeError, match="F must hold numbers"):
         massart([["a"]])

@@ -25,6 +25,10 @@ def test_coefficients_decay_and_are_ordered():
     chain = MarkovChain(np.random.default_rng(0).dirichlet(np.ones(5), 5))
     beta, phi = ([f(a) for a in range(1, 9)] for f in (chain.beta, chain.phi))
     assert (np.diff(beta) <= 0).all() and (np.diff(phi) <= 0).all() and (np.array(beta) <= phi).all()
+    transient = MarkovChain([[1.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.1, 0.1, 0.8]])
+    assert (
+        transient.phi(2) == pytest.approx(0, abs=1e-12) and transient.variation(2).max() > 0.2
+    )  # states that are never visited don't count
     independent = MarkovChain([[0.3, 0.7], [0.3, 0.7]])
     assert independent.beta(1) == pytest.approx(0, abs=1e-12)
 
@@ -61,6 +65,12 @@ def test_enumeration():
 def test_bad_chains(transition, message):
     with pytest.raises(ValueError, match=message):
         MarkovChain(transition)
+
+
+@pytest.mark.parametrize(("n", "length"), [(0, 3), (3, 0), (-1, 3)])
+def test_bad_samples(n, length):
+    with pytest.raises(ValueError, match="must be an integer of at least 1"):
+        MarkovChain(P).sample(n, length, np.random.default_rng(0))
 
 
 def test_prose():

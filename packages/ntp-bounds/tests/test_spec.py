@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icml25.ntp_bounds import DecoderSpec, MatrixNorms
-from icml25.ntp_bounds.checks import check_integer, check_number
+from icml25.ntp_bounds.checks import check_flag, check_integer, check_number
 
 SIZES = {"vocab": 11, "dim": 8, "heads": 2, "ffn_dim": 12, "n_layers": 2, "seq_len": 6}
 
@@ -86,6 +86,9 @@ def test_resized():
     assert wide.norms["0.Q"].fro == pytest.approx(2 * s.norms["0.Q"].fro)
     assert wide.norms["positions"].fro == pytest.approx(2 * s.norms["positions"].fro)  # rank 8 -> 32
     assert s.resized().norms == s.norms
+    for name in ("dim", "seq_len"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
+            s.resized(**{name: 0})
     with pytest.raises(ValueError, match="fixes seq_len=6"):
         spec(mask=np.tri(6)).resized(seq_len=8)
 
@@ -107,7 +110,8 @@ def test_save_and_load(tmp_path, changes):
 @pytest.mark.parametrize("name", list(SIZES))
 @pytest.mark.parametrize("value", [0, -1])
 def test_sizes_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got {value}"):
+    least = 2 if name == "vocab" else 1  # of one symbol nothing is to be predicted
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least {least}, got {value}"):
         spec(**{name: value})
 
 
@@ -133,12 +137,40 @@ def test_sizes_are_refused(name, value):
         ({"mask": np.diag([1, 1, 1, 0, 1, 1])}, "no 1 in row 3"),
         ({"mask": ("window", 0)}, "window must be an integer of at least 1"),
         ({"b_x": 0.0}, "b_x"),
+        *(({name: "no"}, name) for name in ("pre_norm", "gated", "tied", "positions")),
         ({"norm": "layernorm"}, "norm must be one of"),
     ],
 )
 def test_bad_input(changes, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         spec(**changes)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: text.replace('"causal"', "[]"),
+        lambda text: text.replace('"dim"', '"depth"'),
+        lambda text: text.replace("[1.0, 2.0]", "[3.0, 2.0]"),
+    ],
+)
+def test_half_written_files_are_named(tmp_path, damage):
+    file = tmp_path / "spec.json"
+    spec().save(file)
+    file.write_text(damage(file.read_text()))
+    with pytest.raises(ValueError, match=r"spec\.json is no DecoderSpec that save wrote"):
+        DecoderSpec.load(file)
+
+
+def test_random_norms_need_a_scale_and_a_seed():
+    with pytest.raises(ValueError, match=r"scale must be in \[0, inf\), got -1"):
+        DecoderSpec.random(scale=-1)
+    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
+        DecoderSpec.random(seed=-1)
 
 
 def test_checks_name_argument_and_value():
@@ -148,6 +180,11 @@ def test_checks_name_argument_and_value():
             check_integer(value, "dim")
     for value in ("8", True, None):
         with pytest.raises(TypeError, match="dim must be an integer"):
+            check_integer(value, "dim")
+    with pytest.raises(TypeError, match="tied must be True or False, got 'no'"):
+        check_flag("no", "tied")
+    for value in (10**400, -(10**5000)):  # more than a float, or than Python prints
+        with pytest.raises(ValueError, match="dim must be an integer of at most 1e150, got one of"):
             check_integer(value, "dim")
     for value in (math.nan, 0, 1, -1.0):
         with pytest.raises(ValueError, match=r"delta must be in \(0, 1\), got"):

@@ -48,6 +48,8 @@ def test_gaps_in_the_direction_foretold(track):
         public, {}, {"gap": np.array([[1.0, 1], [2, 2], [8, 8]]), "foretold": np.array([1.0, 2, 4])}
     )
     assert (row["step_1"], row["step_2"], row["end_ratio"], row["middle_ratio"]) == (1, 6, 1 / 8, 1 / 4)
+    row = track.Gap.evaluate(public, {}, {"gap": np.array([[0.1], [0.2], [-0.1]]).repeat(2, 1), "foretold": np.ones(3)})
+    assert row["end_ratio"] == row["middle_ratio"] == math.inf  # not -1, which would pass for small
     with pytest.raises(ValueError, match="gap must be finite, a row for each of 3 sizes"):
         track.Gap.evaluate(public, {}, {"gap": np.ones((2, 2)), "foretold": np.ones(3)})
 
@@ -120,12 +122,18 @@ def test_markov(track):
     from icml25.ntp_bounds.bench import exact_gaps
 
     public, _ = track.Markov.draw({}, seed=0, budget="smoke")
-    assert public["transition"].sum(-1) == pytest.approx(1) and public["train"].shape == (2, 16, 9)
+    assert public["transition"].sum(-1) == pytest.approx(1) and public["counts"].shape == (2, 128)
+    assert (public["counts"].sum(1) == public["n_sequences"]).all()
     found = exact_gaps(*arrays_and_params(public))
     row = track.Markov.evaluate(public, {}, found)
-    assert row == {"valid_share": 1.0, "vacuous_share": 1.0, "gap_largest": found["gap"].max()}
-    found["bound"][0] = found["gap"][0] - 0.1
-    assert track.Markov.evaluate(public, {}, found)["valid_share"] == 0.5
+    assert row["valid_share"] == 1 and row["gap_largest"] == found["gap"].max() > 0
+    assert row["bound_ratio"] == found["gap"].max() / found["bound"][0] < 1
+    for value in (math.log(2), found["gap"][0] * 0.9):  # empty, or wrong
+        changed = found["bound"].copy()
+        changed[0] = value
+        assert track.Markov.evaluate(public, {}, found | {"bound": changed})["valid_share"] == 0.5
+    few = public | {"n_sequences": 16, "counts": np.random.default_rng(0).multinomial(16, np.full(128, 1 / 128), 2)}
+    assert track.Markov.evaluate(few, {}, exact_gaps(*arrays_and_params(few)))["valid_share"] == 0
     with pytest.raises(ValueError, match="gap and bound must be finite"):
         track.Markov.evaluate(public, {}, found | {"gap": np.full(2, np.nan)})
 

@@ -12,13 +12,13 @@ import scipy.stats
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from icml25.feature_scales.model import TwoLayer, as_points, as_targets
+from icml25.feature_scales.model import TwoLayer, as_points, as_targets, check_count, check_network
 from icml25.feature_scales.spectrum import Spectrum
 
 __all__ = ["ExactPosterior", "exact_posterior"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExactPosterior:
     """Posterior of a linear network: a mixture over Q = |w|^2 of Gaussians f | Q (posterior of ridge regression at Q C).
 
@@ -95,6 +95,7 @@ class ExactPosterior:
 
     def sample(self, key: jax.Array, n: int) -> Float[np.ndarray, "n P"]:
         """Draw n independent outputs (n, P) at the training inputs."""
+        check_count("n", n)
         of_q, of_f = jax.random.split(key)
         _, noise = self.net.effective()
         s, Q = self.spectrum, self._draw_q(of_q, n)[:, None]
@@ -107,6 +108,7 @@ class ExactPosterior:
 
         Given Q, u = V^T w is Gaussian, the direction of w uniform, and V keeps its prior orthogonally to w.
         """
+        check_count("n", n)
         (P, D), N = self.X.shape, self.net.width
         _, noise = self.net.effective()
         draw = lambda key, *shape: np.asarray(jax.random.normal(key, shape), dtype=np.float64)  # noqa: E731
@@ -138,6 +140,7 @@ def exact_posterior(net: TwoLayer, X: ArrayLike, y: ArrayLike) -> ExactPosterior
     NotImplementedError: phi is not linear.
     ValueError: shapes that do not fit, NaN.
     """
+    check_network(net)
     if net.phi != "linear":
         raise NotImplementedError(f"the exact posterior needs phi='linear', got phi={net.phi!r}; use langevin")
     points = as_points("X", X)

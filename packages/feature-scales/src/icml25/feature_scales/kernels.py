@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from icml25.feature_scales.model import as_points
+from icml25.feature_scales.model import as_floats, as_points
 
 __all__ = ["kernel"]
 
@@ -29,21 +29,25 @@ def kernel(phi: str, X: ArrayLike, Sigma: ArrayLike | float, X2: ArrayLike | Non
 
     Raises
     ------
-    ValueError: unknown phi, shapes that do not fit, NaN.
+    ValueError: unknown phi, shapes that do not fit, NaN, Sigma not a covariance.
     """
     if phi not in ("linear", "erf", "relu"):
         raise ValueError(f"phi={phi!r}; expected 'linear', 'erf' or 'relu'")
     left = as_points("X", X)
     right = left if X2 is None else as_points("X2", X2, left.shape[1])
-    covariance = np.asarray(Sigma, dtype=np.float64)
+    covariance = as_floats("Sigma", Sigma)
     if covariance.ndim and covariance.shape != (left.shape[1],) * 2:
         raise ValueError(f"Sigma has shape {covariance.shape}; expected a number or {(left.shape[1],) * 2}")
-    if not np.isfinite(covariance).all():
-        raise ValueError("Sigma holds NaN or infinity; expected finite numbers")
+    size = np.abs(covariance).max()
+    if not np.allclose(covariance, covariance.T, rtol=0, atol=1e-6 * size):
+        raise ValueError("Sigma is not symmetric; expected a covariance")
     weighted = left @ covariance if covariance.ndim else left * covariance
     weighted2 = right @ covariance if covariance.ndim else right * covariance
+    moments = weighted @ right.T, (weighted * left).sum(1), (weighted2 * right).sum(1)
+    for points, variances in ((left, moments[1]), (right, moments[2])):
+        if (variances < -1e-9 * size * (points**2).sum(1)).any():
+            raise ValueError("Sigma is not positive semi-definite; expected a covariance")
     with jax.enable_x64(True):
-        moments = weighted @ right.T, (weighted * left).sum(1), (weighted2 * right).sum(1)
         return np.asarray(gaussian_moment(phi, *map(jnp.asarray, moments)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import jax
@@ -14,14 +15,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from icml25.feature_scales.exact import exact_posterior
-from icml25.feature_scales.model import TwoLayer, as_points, as_targets
+from icml25.feature_scales.model import TwoLayer, as_points, as_targets, check_count, check_network
 
 __all__ = ["Samples", "langevin"]
 
 ACTIVATIONS = {"linear": lambda h: h, "erf": jax.scipy.special.erf, "relu": jax.nn.relu}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
     """Averages over an ensemble of chains, and how far to trust them.
 
@@ -100,6 +101,7 @@ def langevin(
     -----
     UserWarning: the largest R-hat is above 1.1.
     """
+    check_network(net)
     points = as_points("X", X)
     targets = as_targets("y", y, len(points))
     (P, D), N = points.shape, net.width
@@ -110,11 +112,10 @@ def langevin(
         ("burn_in", burn_in, 0),
         ("thin", thin, 1),
     ):
-        if value < least:
-            raise ValueError(f"{name}={value!r}; expected at least {least}")
+        check_count(name, value, least)
     if steps // thin < 4:
         raise ValueError(f"steps={steps!r} and thin={thin!r} leave {steps // thin} draws; expected at least 4")
-    if not 0 < eps < float("inf"):
+    if not isinstance(eps, Real) or not 0 < eps < float("inf"):
         raise ValueError(f"eps={eps!r}; expected a number above 0")
     if method not in ("euler", "mala"):
         raise ValueError(f"method={method!r}; expected 'euler' or 'mala'")
@@ -223,7 +224,9 @@ def _split_rhat(draws: Float[np.ndarray, "S E P"]) -> Float[np.ndarray, " P"]:
     half = len(draws) // 2
     chains = np.concatenate([draws[:half], draws[-half:]], axis=1)
     within, between = chains.var(0, ddof=1).mean(0), chains.mean(0).var(0, ddof=1)
-    return np.sqrt((half - 1) / half + between / within)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(between > 0, between / within, 0.0)  # an output that never varies agrees with itself
+    return np.sqrt((half - 1) / half + ratio)
 
 
 def _effective_size(draws: Float[np.ndarray, "S E P"]) -> Float[np.ndarray, " P"]:
@@ -232,7 +235,9 @@ def _effective_size(draws: Float[np.ndarray, "S E P"]) -> Float[np.ndarray, " P"
     spectrum = np.abs(np.fft.rfft(draws - draws.mean(0), 2 * S, axis=0)) ** 2
     covariance = np.fft.irfft(spectrum, axis=0)[:S].mean(1) / S
     between = draws.mean(0).var(0, ddof=1) if E > 1 else 0.0
-    correlation = (covariance + between) / (covariance[0] + between)
+    total = covariance[0] + between
+    correlation = (covariance + between) / np.where(total > 0, total, 1.0)
+    correlation[0] = 1.0
     pairs = correlation[0 : S - S % 2 : 2] + correlation[1:S:2]
     positive = np.cumprod(pairs > 0, axis=0)
     return S * E / np.maximum(2 * (pairs * positive).sum(0) - 1, 1 / np.log10(S * E))

@@ -47,14 +47,13 @@ class TwoLayer:
     allow_sublazy: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.width, Integral) or isinstance(self.width, bool) or self.width < 1:
-            raise ValueError(f"width={self.width!r}; expected an integer of at least 1")
+        check_count("width", self.width)
         if self.phi not in ("linear", "erf", "relu"):
             raise ValueError(f"phi={self.phi!r}; expected 'linear', 'erf' or 'relu'")
         for name in ("g_w", "g_v", "noise", "chi"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-                raise ValueError(f"{name}={value!r}; expected a finite number above 0")
+            if not isinstance(value, Real) or isinstance(value, bool) or not 1e-75 < float(value) < 1e75:
+                raise ValueError(f"{name}={value!r}; expected a number between 1e-75 and 1e75")
         if self.chi < 1 and not self.allow_sublazy:
             raise ValueError(f"chi={self.chi!r}; expected at least 1 (or allow_sublazy=True)")
         if self.noise_scaling not in ("chi", "none"):
@@ -73,9 +72,21 @@ class TwoLayer:
         return self.g_w / self.chi, self.noise / self.chi if self.noise_scaling == "chi" else self.noise
 
 
-def as_points(name: str, X: ArrayLike, features: int | None = None) -> Float[np.ndarray, "P D"]:
+def check_network(net: TwoLayer) -> None:
+    """A network and nothing else."""
+    if not isinstance(net, TwoLayer):
+        raise TypeError(f"net={net!r}; expected a TwoLayer")
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """An integer of at least ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value < 2**63:
+        raise ValueError(f"{name}={value!r}; expected an integer of at least {least}")
+
+
+def as_points(name: str, X: ArrayLike, features: int | None = None) -> np.ndarray:
     """Inputs as finite float64 of shape (P, D)."""
-    points = _as_float(name, X)
+    points = as_floats(name, X)
     if points.ndim != 2 or 0 in points.shape:
         raise ValueError(f"{name} has shape {points.shape}; expected (P, D) with P, D >= 1")
     if features is not None and points.shape[1] != features:
@@ -85,7 +96,7 @@ def as_points(name: str, X: ArrayLike, features: int | None = None) -> Float[np.
 
 def as_targets(name: str, y: ArrayLike, length: int) -> Float[np.ndarray, " P"]:
     """Targets as finite float64 of shape (P,); a single column is flattened."""
-    targets = _as_float(name, y)
+    targets = as_floats(name, y)
     if targets.ndim == 2 and targets.shape[1] > 1:
         raise ValueError(f"{name} has shape {targets.shape}; several outputs share hidden weights: expected (P,)")
     if targets.shape not in ((length,), (length, 1)):
@@ -93,8 +104,15 @@ def as_targets(name: str, y: ArrayLike, length: int) -> Float[np.ndarray, " P"]:
     return targets.reshape(length)
 
 
-def _as_float(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(value, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
+def as_floats(name: str, value: Any) -> np.ndarray:
+    """Finite float64, small enough to be squared twice."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: {error}") from None
+    if not np.can_cast(array.dtype, np.float64, "same_kind"):
+        raise TypeError(f"{name} has dtype {array.dtype}; expected real numbers")
+    array = array.astype(np.float64)
+    if not (np.abs(array) < 1e75).all():
+        raise ValueError(f"{name} holds NaN, infinity or a number beyond 1e75; expected finite numbers")
     return array

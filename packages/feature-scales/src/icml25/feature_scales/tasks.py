@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 import jax
 import numpy as np
 from jaxtyping import Float
+
+from icml25.feature_scales.model import check_count
 
 __all__ = ["ising_task", "teacher_task"]
 
@@ -30,7 +34,7 @@ def ising_task(
     ValueError: P or D below 1, dp outside [0, 1/2].
     """
     _check_sizes(P, D)
-    if not 0 <= dp <= 0.5:
+    if not isinstance(dp, Real) or not 0 <= dp <= 0.5:
         raise ValueError(f"dp={dp!r}; expected between 0 and 0.5")
     order, spins = jax.random.split(key)
     y = np.where(np.arange(P) % 2 == 0, 1.0, -1.0)[np.asarray(jax.random.permutation(order, P))]
@@ -62,6 +66,5 @@ def teacher_task(key: jax.Array, P: int, D: int) -> tuple[Float[np.ndarray, "P D
 
 
 def _check_sizes(P: int, D: int) -> None:
-    for name, value in (("P", P), ("D", D)):
-        if value < 1:
-            raise ValueError(f"{name}={value!r}; expected at least 1")
+    check_count("P", P)
+    check_count("D", D)

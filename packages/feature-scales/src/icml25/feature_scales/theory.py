@@ -7,9 +7,9 @@ discrepancy <y - f>/kappa, and the outputs fluctuate like a Gaussian process wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from numbers import Real
 
 import numpy as np
 import scipy.optimize
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from icml25.feature_scales.adaptation import Neuron, Solution
 from icml25.feature_scales.exact import ExactPosterior, quadrature
 from icml25.feature_scales.kernels import kernel
-from icml25.feature_scales.model import ConvergenceError, TwoLayer, as_points, as_targets
+from icml25.feature_scales.model import ConvergenceError, TwoLayer, as_floats, as_points, as_targets, check_network
 from icml25.feature_scales.spectrum import Spectrum, Values
 
 __all__ = ["Theory", "anneal", "solve"]
@@ -28,7 +28,7 @@ LEVELS = ("nngp", "tree", "one_loop", "rescaling", "exact")
 MOST_POINTS = 200  # of the nonlinear one-loop level
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Theory:
     """What one level says of a network trained on (X, y).
 
@@ -199,7 +199,7 @@ def solve(
             has a second order parameter.
         "exact", linear networks only.
     init : solution of the same level at another chi, to start from where several branches exist (see ``anneal``).
-    tol : tolerance of ln Q, and of the gradient of F/N for nonlinear adaptation.
+    tol : tolerance of ln Q, and of the gradient of F/N for nonlinear adaptation; at most 1e-6.
 
     Returns
     -------
@@ -208,16 +208,21 @@ def solve(
     Raises
     ------
     ValueError: unknown level, shapes that do not fit, NaN, more than 200 points at the nonlinear one-loop level.
+    TypeError: net is not a TwoLayer, init not a Theory, X or y not of real numbers.
     NotImplementedError: "exact" with a nonlinear network.
     ConvergenceError: an equation has no root within reach, or its solver stopped early.
     """
     points = as_points("X", X)
     targets = as_targets("y", y, len(points))
     _check(net, level, len(points))
+    if not isinstance(tol, Real) or not 0 < tol <= 1e-6:
+        raise ValueError(f"tol={tol!r}; expected above 0 and at most 1e-6")
+    if init is not None and not isinstance(init, Theory):
+        raise TypeError(f"init={init!r}; expected a Theory")
     return _solve(net, points, targets, level, init, tol, _spectrum(net, points, targets, level))
 
 
-def anneal(net: TwoLayer, X: ArrayLike, y: ArrayLike, chis: Sequence[float], level: str) -> list[Theory]:
+def anneal(net: TwoLayer, X: ArrayLike, y: ArrayLike, chis: ArrayLike, level: str) -> list[Theory]:
     """Solve a level along increasing chi, each from the solution before it (Alg. 1); one decomposition serves all.
 
     Parameters
@@ -236,20 +241,22 @@ def anneal(net: TwoLayer, X: ArrayLike, y: ArrayLike, chis: Sequence[float], lev
     ------
     ValueError: chis is empty or does not increase; and as ``solve``.
     """
-    if len(chis) == 0 or any(later <= earlier for earlier, later in pairwise(chis)):
-        raise ValueError(f"chis={list(chis)!r}; expected increasing values, at least one")
+    scalings = as_floats("chis", chis)
+    if scalings.ndim != 1 or len(scalings) == 0 or (np.diff(scalings) <= 0).any():
+        raise ValueError(f"chis={chis!r}; expected increasing values, at least one")
     points = as_points("X", X)
     targets = as_targets("y", y, len(points))
     _check(net, level, len(points))
     spectrum = _spectrum(net, points, targets, level)
     theories: list[Theory] = []
-    for chi in chis:
+    for chi in scalings.tolist():
         last = theories[-1] if theories else None
         theories.append(_solve(replace(net, chi=chi), points, targets, level, last, 1e-10, spectrum))
     return theories
 
 
 def _check(net: TwoLayer, level: str, points: int) -> None:
+    check_network(net)
     if level not in LEVELS:
         raise ValueError(f"level={level!r}; expected one of {', '.join(LEVELS)}")
     if level == "exact" and net.phi != "linear":
@@ -281,18 +288,28 @@ def _solve(
         )
     variance, noise = net.effective()
     if spectrum is None:
-        return _adapt(net, X, y, level, init, tol)
+        return _finite(_adapt(net, X, y, level, init, tol))
     if level == "exact":
         posterior = quadrature(net, X, y, spectrum)
         Q, s = posterior.q_grid, spectrum
         dual = s.U @ (posterior.q_weights @ (s.b / (noise + Q[:, None] * s.lam))) + s.rest / noise
         scale = float(posterior.q_weights @ Q)
-        return Theory(net, X, y, level, scale, dual, -posterior.log_evidence, posterior=posterior)
+        return _finite(Theory(net, X, y, level, scale, dual, -posterior.log_evidence, posterior=posterior))
     near = None if init is None else init.net.chi * init.scale / net.chi
     equation = _Equations(net, spectrum)
     Q = variance if level == "nngp" else getattr(equation, level)(tol, near)
     dual = spectrum.dual(Q, noise)
-    return Theory(net, X, y, level, Q, dual, equation.free_energy(level, Q), equation.residual(level, Q))
+    values = equation.free_energy(level, Q), equation.residual(level, Q)
+    return _finite(Theory(net, X, y, level, Q, dual, *values))
+
+
+def _finite(theory: Theory) -> Theory:
+    """The same, but an error where rounding or overflow leaves no solution."""
+    values = (theory.scale, theory.free_energy, np.abs(theory.dual).max())
+    if not theory.converged or not np.isfinite(values).all():
+        Q, F, _ = values
+        raise ConvergenceError(f"level {theory.level!r}: Q = {Q:.4g}, F = {F:.4g}, residual {theory.residual:.2g}")
+    return theory
 
 
 @dataclass(frozen=True)
@@ -328,7 +345,8 @@ class _Equations:
         """Below tree level, since the trace is positive, and above where 1/Q outweighs the largest trace."""
         variance, noise = self.net.effective()
         low = 1 / (1 / variance + self.spectrum.lam.sum() / (noise * self.net.width))
-        return _nearest_root(self.rescaling_gap, low, self.tree(tol, None), near, tol)
+        high = self.tree(tol, None)
+        return _nearest_root(self.rescaling_gap, low * (1 - 1e-9), high * (1 + 1e-9), near, tol)
 
     def one_loop(self, tol: float, near: float | None) -> float:
         """Below tree level, and above where a j^T C j reaches one."""
@@ -340,7 +358,11 @@ class _Equations:
         return _nearest_root(self.one_loop_gap, low, tree * (1 + 1e-9), near, tol)
 
     def residual(self, level: str, Q: float) -> float:
-        return 0.0 if level == "nngp" else abs(self._at(getattr(self, f"{level}_gap"), np.log(Q)))
+        if level == "nngp":
+            return 0.0
+        variance, noise = self.net.effective()
+        terms = 1 + Q / variance + Q * self.spectrum.energy(Q, noise) / self.net.width
+        return float(abs(self._at(getattr(self, f"{level}_gap"), np.log(Q))) / terms)
 
     def free_energy(self, level: str, Q: float) -> float:
         variance, noise = self.net.effective()
@@ -392,6 +414,8 @@ def _adapt(
 ) -> Theory:
     variance, _ = net.effective()
     basis = _row_space(X, np.abs(X).max())
+    if not basis.size:  # inputs of zeros: any direction serves
+        basis = np.eye(X.shape[1], 1)
     neuron = Neuron(net, np.sqrt(net.g_v / X.shape[1]) * X @ basis)
     start = neuron.prior() if init is None or init.adapted is None else init.adapted.tree.theta
     tree = neuron.saddle_point(y, start, tol)

@@ -67,6 +67,8 @@ def _targets(x: Float[Array, "*b n d"], y: ArrayLike) -> Float[Array, "*b n"]:
 def _check_noise(noise_var: Scalar, x: Float[Array, "*b n d"], rcond: float | None = None) -> None:
     """At least 0, and with 0 the equations must have a solution."""
     checks.number(noise_var, "noise_var", 0)
+    if rcond is not None:
+        checks.number(rcond, "rcond", 0)
     if rcond is None and x.size and checks.known(x, noise_var) and noise_var == 0:
         rank, full = np.linalg.matrix_rank(np.asarray(x)).min(), min(x.shape[-2:])
         if rank < full:

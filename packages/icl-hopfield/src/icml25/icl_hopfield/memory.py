@@ -136,7 +136,7 @@ class Memory:
         return len(self.keys)
 
     def _queries(self, q: ArrayLike) -> Float[Array, "*b d"]:
-        q = checks.floats(q, "q")
+        q = checks.finite(q, "q")
         if q.ndim == 0 or q.shape[-1] != self.keys.shape[1]:
             raise ValueError(f"q must have shape (..., {self.keys.shape[1]}) for keys {self.keys.shape}, got {q.shape}")
         return q.astype(jnp.result_type(q, self.keys))
@@ -252,8 +252,7 @@ class Memory:
         if index is None:
             mu = scores.argmax(-1)
         else:
-            if not 0 <= index < len(self):
-                raise ValueError(f"index must be in [0, {len(self)}), got {index}")
+            checks.count(index, "index", 0, len(self) - 1)
             mu = jnp.full(scores.shape[:-1], index)
         own = jnp.take_along_axis(scores, mu[..., None], -1)[..., 0]
         others = jnp.where(jnp.arange(len(self)) == mu[..., None], -jnp.inf, scores)
@@ -271,11 +270,14 @@ class Memory:
         -------
         (...,)
         """
+        margin = self.margin(q, index)
         largest = jnp.sqrt((self.values.reshape(len(self), -1) ** 2).sum(-1).max())
-        return 2 * largest * (len(self) - 1) * jnp.exp(-self.beta * self.margin(q, index))
+        return 2 * largest * (len(self) - 1) * jnp.exp(-self.beta * margin)
 
 
 def _check_pair(base: Memory, context: Memory) -> None:
+    if not isinstance(context, Memory):
+        raise TypeError(f"context must be a Memory, got {type(context).__name__}")
     if base.keys.shape[1] != context.keys.shape[1]:
         raise ValueError(f"keys must agree in dimension, got shapes {base.keys.shape} and {context.keys.shape}")
     if checks.known(base.beta, context.beta) and not np.isclose(base.beta, context.beta, rtol=1e-6, atol=0):

@@ -30,8 +30,8 @@ def stability_bound(n: ArrayLike, V: Real, R_k: Real, R_q: Real, beta: Real) -> 
     ValueError: an argument outside its range.
     """
     n = np.asarray(n)
-    if not (n >= 1).all():
-        raise ValueError(f"n must be >= 1, got {n}")
+    if not (np.issubdtype(n.dtype, np.integer) and (n >= 1).all()):
+        raise ValueError(f"n must be integers >= 1, got {n}")
     for name, value in (("V", V), ("R_k", R_k), ("R_q", R_q)):
         checks.number(value, name, 0)
     checks.number(beta, "beta", 0, open_low=True)
@@ -91,7 +91,7 @@ def generalization_bound(
     checks.number(beta, "beta", 0, open_low=True)
     checks.number(delta, "delta", 0, 1, open_low=True)
     with np.errstate(over="ignore"):
-        K = 4 * L * V * np.exp(2 * beta * R_k * R_q)
+        K = 4 * L * V * np.exp(2 * beta * R_k * R_q) if L * V else 0.0
     return float(2 * L * tau + (B + K * (1 + np.log(n))) * np.sqrt((np.log(2 / delta) + log_cover) / (2 * n * T)))
 
 
@@ -145,8 +145,10 @@ def stability_profile(
     if pool_x.shape[1:] != x.shape[1:] or pool_y.shape[1:] != y.shape[1:] or not 0 < len(pool_x) == len(pool_y):
         raise ValueError(f"pool must have rows like x {x.shape} and y {y.shape}, got {pool_x.shape} and {pool_y.shape}")
     sizes = (len(x),) if sizes is None else tuple(sizes)
-    if not sizes or not all(1 <= size <= len(x) for size in sizes):
-        raise ValueError(f"sizes must be in 1..{len(x)}, got {sizes}")
+    if not sizes:
+        raise ValueError("sizes must not be empty")
+    for size in sizes:
+        checks.count(size, "sizes", 1, len(x))
     radii = (_largest("V", V, y, pool_y), _largest("R_k", R_k, x, pool_x), _largest("R_q", R_q, q))
 
     @jax.jit

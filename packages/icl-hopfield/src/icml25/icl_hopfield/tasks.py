@@ -36,8 +36,7 @@ class Task:
 
     def __post_init__(self) -> None:
         checks.count(self.dim, "dim")
-        first, second = self.mixture
-        if not (first >= 0 and second >= 0 and np.isclose(first + second, 1)):
+        if not (len(self.mixture) == 2 and min(self.mixture) >= 0 and np.isclose(sum(self.mixture), 1)):
             raise ValueError(f"mixture must be two probabilities that sum to 1, got {self.mixture}")
         if len(self.centres) != 2 or not np.isfinite(self.centres).all():
             raise ValueError(f"centres must be two finite numbers, got {self.centres}")
@@ -179,6 +178,6 @@ def flip_labels(y: ArrayLike, rho: Real, key: Key) -> Float[Array, "..."]:
     ------
     ValueError: rho outside [0, 1].
     """
-    y = checks.floats(y, "y")
+    y = checks.finite(y, "y")
     checks.number(rho, "rho", 0, 1)
     return jnp.where(jax.random.uniform(key, y.shape) < rho, -y, y)

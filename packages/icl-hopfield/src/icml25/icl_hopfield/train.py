@@ -76,6 +76,8 @@ def train(
     FloatingPointError: a loss is not finite.
     """
     checks.count(steps, "steps")
+    if not hasattr(model, "loss"):
+        raise TypeError(f"model must have a method loss(x, y), got {type(model).__name__}")
     optimizer = adam(model, steps) if optimizer is None else optimizer
     graph, state = nnx.split((model, optimizer))
 
@@ -119,6 +121,8 @@ def evaluate_prefix(model: Callable[[Array, Array], Array], x: ArrayLike, y: Arr
     (k,)
     """
     x, y = checks.finite(x, "x"), checks.finite(y, "y")
+    if not x.size:
+        raise ValueError(f"x must hold at least one prompt, got shape {x.shape}")
     predictions = model(x, y)
     if predictions.shape != y.shape:
         raise ValueError(f"model(x, y) must have shape {y.shape}, got {predictions.shape}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from icml25.modular_duality.checks import check_integer
 from icml25.modular_duality.modules import (
     ApplyAttentionScores,
     AttentionQK,
@@ -28,8 +29,7 @@ def residual(block: Module, blocks: int) -> Module:
     ------
     ValueError: blocks is below 2 (with one, nothing is left of x).
     """
-    if blocks < 2:
-        raise ValueError(f"blocks must be at least 2, got {blocks}")
+    check_integer("blocks", blocks, least=2)
     return (1 - 1 / blocks) * Identity() + (1 / blocks) * block
 
 
@@ -40,8 +40,7 @@ def MLP(n_out: int, n_in: int, width: int, depth: int) -> Module:
     ------
     ValueError: depth is below 2, or a size below 1.
     """
-    if depth < 2:
-        raise ValueError(f"depth must be at least 2, got {depth}")
+    check_integer("depth", depth, least=2)
     hidden = (Linear(width, width) @ ReLU()) ** (depth - 2)
     return Linear(n_out, width) @ ReLU() @ hidden @ Linear(width, n_in)
 
@@ -60,6 +59,7 @@ def Attention(heads: int, d: int, d_q: int, d_v: int, scale: float = 1.0, causal
     ------
     ValueError: d_q is odd, scale is not above 0, or a size below 1.
     """
+    check_integer("d_q", d_q)
     if d_q % 2:
         raise ValueError(f"d_q must be even, got {d_q}")
     query = SplitIntoHeads(heads) @ Linear(heads * d_q, d)
@@ -95,8 +95,7 @@ def GPT(
     ------
     ValueError: a size below 1, or a scale that is not above 0.
     """
-    if blocks < 1:
-        raise ValueError(f"blocks must be at least 1, got {blocks}")
+    check_integer("blocks", blocks)
     attend = residual(Attention(heads, d, d_q, d_v, attention_scale), 2 * blocks)
     think = residual(Linear(d, 4 * d) @ GeLU() @ Linear(4 * d, d), 2 * blocks)
     body = ((think @ attend) ** blocks).tare(blocks_mass)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, Shaped
 
 from icml25.modular_duality import norms
+from icml25.modular_duality.checks import check_integer, check_number
 from icml25.modular_duality.orthogonalize import Schedule, check_schedule, positive
 
 __all__ = [
@@ -104,7 +105,7 @@ class Module(ABC):
         Parameters
         ----------
         g : gradient, one array per atom.
-        target_norm : at least 0.
+        target_norm : at least 0; a number or a scalar array.
         schedule : see :func:`~icml25.modular_duality.orthogonalize`.
 
         Raises
@@ -112,6 +113,8 @@ class Module(ABC):
         ValueError: all masses are 0, the number or shape of the arrays is wrong, or the schedule is unknown.
         """
         check_schedule(schedule)
+        if not isinstance(target_norm, jax.Array):
+            check_number("target_norm", target_norm)
         if self.mass == 0:
             raise ValueError("all masses of the module are 0; at least one must be above")
         self._check(g)
@@ -124,13 +127,14 @@ class Module(ABC):
         ------
         ValueError: absolute is negative or not finite, or there is no mass to rescale.
         """
-        if not 0 <= absolute < math.inf:
-            raise ValueError(f"absolute must be at least 0 and finite, got {absolute}")
+        check_number("absolute", absolute)
         if self.mass == 0 and absolute > 0:
             raise ValueError(f"all masses of the module are 0 and cannot be rescaled to sum to {absolute}")
         return self._scale_mass(absolute / self.mass) if self.mass else self
 
     def _check(self, w: Weights) -> None:
+        if not isinstance(w, (list, tuple)):
+            raise TypeError(f"weights must be a list of {self.atoms} arrays, one per atom, got {type(w).__name__}")
         if len(w) != self.atoms:
             raise ValueError(f"expected {self.atoms} weight arrays, one per atom, got {len(w)}")
 
@@ -144,7 +148,7 @@ class Module(ABC):
 
     def __add__(self, other: Module) -> Module:
         """The sum of two outputs."""
-        return Add() @ (self, other)
+        return Add() @ (self, _as_module(other))
 
     def __mul__(self, factor: float) -> Module:
         """A multiple of the output."""
@@ -165,7 +169,11 @@ class Module(ABC):
 
 
 def _as_module(modules: Module | tuple[Module, ...]) -> Module:
-    return Concatenation(tuple(_as_module(m) for m in modules)) if isinstance(modules, tuple) else modules
+    if isinstance(modules, tuple):
+        return Concatenation(tuple(_as_module(m) for m in modules))
+    if not isinstance(modules, Module):
+        raise TypeError(f"expected a module or a tuple of modules, got {modules!r}")
+    return modules
 
 
 @dataclass(frozen=True)
@@ -329,6 +337,10 @@ class Atom(Module):
         if w[0].shape != self.shape:
             raise ValueError(f"weights of {self!r} must have shape {self.shape}, got {tuple(w[0].shape)}")
 
+    def _check_input(self, x: Array, features: int) -> None:
+        if x.shape[-1:] != (features,):
+            raise ValueError(f"inputs of {self!r} must have {features} features on the last axis, got shape {x.shape}")
+
     def init(self, key: Shaped[Array, "*key"]) -> Weights:
         return [self.spec.initialize(key, self.shape)]
 
@@ -357,12 +369,6 @@ class Atom(Module):
         return replace(self, spec=replace(self.spec, mass=self.spec.mass * factor))
 
 
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
-
-
 @dataclass(frozen=True)
 class Linear(Atom):
     """``W x``, weights (n_out, n_in) in the RMS -> RMS operator norm."""
@@ -372,33 +378,40 @@ class Linear(Atom):
     spec: norms.Linear = field(default_factory=lambda: norms.Linear(out_axes=(0,), in_axes=(1,)), kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_sizes(n_out=self.n_out, n_in=self.n_in)
+        check_integer("n_out", self.n_out)
+        check_integer("n_in", self.n_in)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.n_out, self.n_in)
 
     def __call__(self, w: Weights, x: Float[Array, "*batch n_in"]) -> Float[Array, "*batch n_out"]:
+        self._check(w)
+        self._check_input(x, self.n_in)
         return x @ w[0].T
 
 
 @dataclass(frozen=True)
 class Embed(Atom):
-    """Lookup of rows of a table (num, dim), in the largest RMS norm of a row."""
+    """Lookup of rows of a table (num, dim), in the largest RMS norm of a row; nan where there is no such row."""
 
     dim: int
     num: int
     spec: norms.Embed = field(default_factory=norms.Embed, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_sizes(dim=self.dim, num=self.num)
+        check_integer("dim", self.dim)
+        check_integer("num", self.num)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.num, self.dim)
 
     def __call__(self, w: Weights, x: Num[Array, "*batch"]) -> Float[Array, "*batch dim"]:
-        return w[0][x]
+        self._check(w)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise TypeError(f"inputs of {self!r} must be integers, got {x.dtype}")
+        return jnp.take(w[0], x, axis=0, mode="fill")
 
 
 @dataclass(frozen=True)
@@ -414,13 +427,16 @@ class Conv2D(Atom):
     spec: norms.Conv2D = field(default_factory=norms.Conv2D, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check_sizes(n_out=self.n_out, n_in=self.n_in, k=self.k)
+        for name in ("n_out", "n_in", "k"):
+            check_integer(name, getattr(self, name))
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.k, self.k, self.n_in, self.n_out)
 
     def __call__(self, w: Weights, x: Float[Array, "*batch h w n_in"]) -> Float[Array, "*batch h w n_out"]:
+        self._check(w)
+        self._check_input(x, self.n_in)
         images = x.reshape(-1, *x.shape[-3:])
         y = jax.lax.conv_general_dilated(images, w[0], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         return y.reshape(*x.shape[:-1], self.n_out)
@@ -449,6 +465,7 @@ class Bond(Module):
         return []
 
     def __call__(self, w: Weights, x: Any) -> Any:
+        self._check(w)
         return self.forward(x)
 
     def norm(self, w: Weights) -> Scalar:
@@ -496,13 +513,14 @@ class Mul(Bond):
 
     Raises
     ------
-    ValueError: factor is 0 or not finite.
+    ValueError, TypeError: factor is 0 or not finite, or no number.
     """
 
     factor: float
 
     def __post_init__(self) -> None:
-        if not 0 < abs(self.factor) < math.inf:
+        check_number("factor", self.factor, least=-math.inf, above=True)
+        if self.factor == 0:
             raise ValueError(f"factor must be finite and not 0, got {self.factor}")
 
     @property
@@ -535,14 +553,13 @@ class Softmax(Bond):
 
     Raises
     ------
-    ValueError: scale is not above 0 and finite.
+    ValueError, TypeError: scale is not above 0 and finite, or no number.
     """
 
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"scale must be above 0 and finite, got {self.scale}")
+        check_number("scale", self.scale, above=True)
 
     @property
     def sensitivity(self) -> float:
@@ -557,6 +574,9 @@ class SplitIntoHeads(Bond):
     """(..., tokens, heads * d) to (..., heads, tokens, d)."""
 
     heads: int
+
+    def __post_init__(self) -> None:
+        check_integer("heads", self.heads)
 
     def forward(self, x: Float[Array, "*batch t hd"]) -> Float[Array, "*batch h t d"]:
         return x.reshape(*x.shape[:-1], self.heads, -1).swapaxes(-3, -2)
@@ -577,11 +597,16 @@ class RoPE(Bond):
 
     base: float = 10000.0
 
+    def __post_init__(self) -> None:
+        check_number("base", self.base, above=True)
+
     def forward(self, x: Any) -> Any:
         return jax.tree.map(self._rotate, x)
 
     def _rotate(self, x: Float[Array, "*batch t d"]) -> Float[Array, "*batch t d"]:
         tokens, d = x.shape[-2:]
+        if d % 2:
+            raise ValueError(f"the last axis of a rotated array must be even, got shape {x.shape}")
         frequencies = self.base ** (-2 * jnp.arange(d // 2) / d)
         angles = jnp.arange(tokens)[:, None] * frequencies
         cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
@@ -628,6 +653,9 @@ class AvgPool(Bond):
     """Mean over windows of images (..., height, width, channels), whose sides are multiples of ``window``."""
 
     window: int = 2
+
+    def __post_init__(self) -> None:
+        check_integer("window", self.window)
 
     def forward(self, x: Float[Array, "*batch h w c"]) -> Float[Array, "*batch h2 w2 c"]:
         *batch, height, width, channels = x.shape

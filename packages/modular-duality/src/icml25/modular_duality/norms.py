@@ -6,6 +6,7 @@ measures it. ``dualize(G) = argmax over norm(T) = 1 of <G, T>``, ``dual_norm(G)`
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PyTree, Shaped
 
+from icml25.modular_duality.checks import check_axes, check_integer, check_number
 from icml25.modular_duality.orthogonalize import Schedule, orthogonalize, positive
 
 __all__ = ["Bias", "Conv2D", "Embed", "Frozen", "Linear", "Norm", "Scale", "infer_norms"]
@@ -39,28 +41,30 @@ class Norm(ABC):
 
     Raises
     ------
-    ValueError: mass or sensitivity_after is out of range.
+    ValueError, TypeError: mass or sensitivity_after is out of range, or no number.
     """
 
     mass: float = 1.0
     sensitivity_after: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mass < math.inf:
-            raise ValueError(f"mass must be at least 0 and finite, got {self.mass}")
-        if not 0 < self.sensitivity_after < math.inf:
-            raise ValueError(f"sensitivity_after must be above 0 and finite, got {self.sensitivity_after}")
+        check_number("mass", self.mass)
+        check_number("sensitivity_after", self.sensitivity_after, above=True)
 
     def check(self, W: _Leaf, path: str = "weights") -> None:
         """Refuse an array that this norm is not for.
 
         Raises
         ------
-        TypeError: it is not of a real floating dtype.
-        ValueError: it has the wrong axes.
+        TypeError: it is no array, or not of a real floating dtype.
+        ValueError: it has the wrong axes, or is empty.
         """
-        if not jnp.issubdtype(W.dtype, jnp.floating):
-            raise TypeError(f"{path} must be of a real floating dtype, got {W.dtype}; Frozen() leaves it alone")
+        dtype = getattr(W, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            got = type(W).__name__ if dtype is None else dtype
+            raise TypeError(f"{path} must be of a real floating dtype, got {got}; Frozen() leaves it alone")
+        if 0 in W.shape:
+            raise ValueError(f"{path} has shape {tuple(W.shape)}, which is empty")
         if problem := self._misfit(W.ndim):
             raise ValueError(f"{path} has shape {tuple(W.shape)}, but {type(self).__name__} {problem}")
 
@@ -115,7 +119,44 @@ class Norm(ABC):
 
 
 @dataclass(frozen=True)
-class Linear(Norm):
+class _Matrices(Norm, ABC):
+    """k^2 sqrt(in/out) times the largest sigma of all matrices; dual the sum over k^2 sqrt(in/out); map U V^T over that."""
+
+    @abstractmethod
+    def _linear(self, W: _Leaf) -> tuple[Linear, int]:
+        """The axes of the matrices as those of Linear, and k^2."""
+
+    def _layout(self, W: _Leaf) -> tuple[list[int], int, int, float]:
+        """Axes in the order (batch, out, in), sizes of out and in, k^2 sqrt(in/out)."""
+        linear, k2 = self._linear(W)
+        axes = [axis % W.ndim for axis in (*linear.batch_axes, *linear.out_axes, *linear.in_axes)]
+        n_out = math.prod(W.shape[axis] for axis in linear.out_axes)
+        n_in = math.prod(W.shape[axis] for axis in linear.in_axes)
+        return axes, n_out, n_in, k2 * math.sqrt(n_in / n_out)
+
+    def matrices(self, W: Array) -> Array:
+        """Matrices (batch, out, in)."""
+        axes, n_out, n_in, _ = self._layout(W)
+        return W.transpose(axes).reshape(-1, n_out, n_in)
+
+    def from_orthogonal(self, matrices: Array, like: _Leaf) -> Array:
+        """Weights of norm 1, laid out like these, from orthogonal matrices (batch, out, in)."""
+        axes, _, _, scale = self._layout(like)
+        unflattened = (matrices / scale).reshape([like.shape[axis] for axis in axes])
+        return unflattened.transpose([axes.index(axis) for axis in range(like.ndim)])
+
+    def _norm(self, W: Array) -> Array:
+        return jnp.max(jnp.linalg.svd(self.matrices(W), compute_uv=False)) * self._layout(W)[-1]
+
+    def _dual_norm(self, G: Array) -> Array:
+        return jnp.sum(jnp.linalg.svd(self.matrices(G), compute_uv=False)) / self._layout(G)[-1]
+
+    def _dualize(self, G: Array, schedule: Schedule) -> Array:
+        return self.from_orthogonal(orthogonalize(self.matrices(G), schedule), G)
+
+
+@dataclass(frozen=True)
+class Linear(_Matrices):
     """RMS -> RMS operator norm sqrt(in/out) sigma_max; dual sqrt(out/in) sum of sigma; map sqrt(out/in) U V^T.
 
     Parameters
@@ -129,6 +170,11 @@ class Linear(Norm):
     in_axes: tuple[int, ...] = (-2,)
     batch_axes: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("out_axes", "in_axes", "batch_axes"):
+            check_axes(name, getattr(self, name))
+
     def _misfit(self, ndim: int) -> str | None:
         axes = (*self.batch_axes, *self.out_axes, *self.in_axes)
         if not self.out_axes or not self.in_axes or any(not -ndim <= axis < ndim for axis in axes):
@@ -139,30 +185,12 @@ class Linear(Norm):
             return None
         return f"out_axes={self.out_axes}, in_axes={self.in_axes}, batch_axes={self.batch_axes} {problem}"
 
-    def _matrices(self, W: Array) -> tuple[Array, float]:
-        """Matrices (batch, out, in), and sqrt(out/in)."""
-        axes = (*self.batch_axes, *self.out_axes, *self.in_axes)
-        n_out = math.prod(W.shape[axis] for axis in self.out_axes)
-        n_in = math.prod(W.shape[axis] for axis in self.in_axes)
-        return W.transpose([axis % W.ndim for axis in axes]).reshape(-1, n_out, n_in), math.sqrt(n_out / n_in)
-
-    def _norm(self, W: Array) -> Array:
-        matrices, scale = self._matrices(W)
-        return jnp.max(jnp.linalg.svd(matrices, compute_uv=False)) / scale
-
-    def _dual_norm(self, G: Array) -> Array:
-        matrices, scale = self._matrices(G)
-        return jnp.sum(jnp.linalg.svd(matrices, compute_uv=False)) * scale
-
-    def _dualize(self, G: Array, schedule: Schedule) -> Array:
-        matrices, scale = self._matrices(G)
-        axes = [axis % G.ndim for axis in (*self.batch_axes, *self.out_axes, *self.in_axes)]
-        unflattened = (scale * orthogonalize(matrices, schedule)).reshape([G.shape[axis] for axis in axes])
-        return unflattened.transpose([axes.index(axis) for axis in range(G.ndim)])
+    def _linear(self, W: _Leaf) -> tuple[Linear, int]:
+        return self, 1
 
 
 @dataclass(frozen=True)
-class Conv2D(Norm):
+class Conv2D(_Matrices):
     """k^2 times the largest RMS -> RMS norm of a tap; dual and map are Linear's of each tap, divided by k^2.
 
     Parameters
@@ -174,28 +202,15 @@ class Conv2D(Norm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if sorted(self.layout) != sorted("HWIO"):
+        if not isinstance(self.layout, str) or sorted(self.layout) != sorted("HWIO"):
             raise ValueError(f"layout must be the letters H, W, I and O in some order, got {self.layout!r}")
 
     def _misfit(self, ndim: int) -> str | None:
         return None if ndim == 4 else "needs 4 axes (one group of channels)"
 
-    def _taps(self, W: Array) -> tuple[Linear, int]:
-        """The norm of the taps as stacked matrices, and k^2."""
+    def _linear(self, W: _Leaf) -> tuple[Linear, int]:
         height, width, n_in, n_out = (self.layout.index(letter) for letter in "HWIO")
         return Linear((n_out,), (n_in,), (height, width)), W.shape[height] * W.shape[width]
-
-    def _norm(self, W: Array) -> Array:
-        taps, k2 = self._taps(W)
-        return k2 * taps._norm(W)
-
-    def _dual_norm(self, G: Array) -> Array:
-        taps, k2 = self._taps(G)
-        return taps._dual_norm(G) / k2
-
-    def _dualize(self, G: Array, schedule: Schedule) -> Array:
-        taps, k2 = self._taps(G)
-        return taps._dualize(G, schedule) / k2
 
 
 @dataclass(frozen=True)
@@ -237,6 +252,10 @@ class Embed(_Vectors):
 
     dim_axis: int = -1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("dim_axis", self.dim_axis, least=-2)
+
     def _misfit(self, ndim: int) -> str | None:
         return (
             None if ndim == 2 and -2 <= self.dim_axis < 2 else f"needs 2 axes and dim_axis={self.dim_axis} among them"
@@ -256,6 +275,10 @@ class Bias(_Vectors):
     """
 
     batch_axes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_axes("batch_axes", self.batch_axes)
 
     def _misfit(self, ndim: int) -> str | None:
         stacked = {axis % ndim for axis in self.batch_axes} if ndim else set()
@@ -310,6 +333,27 @@ class Frozen(Norm):
         return jnp.zeros_like(G)
 
 
+SMALL = 2**16  # entries of a matrix from which on a device is busy with that one
+
+
+def dualize_together(norms: Sequence[Norm], gradients: Sequence[Array], schedule: Schedule) -> list[Array]:
+    """Duality maps of several weights; small matrices of one shape go through the iteration as one batch."""
+    duals: list[Any] = [None] * len(norms)
+    groups: dict[Any, list[tuple[int, Array]]] = {}
+    for k, (norm, G) in enumerate(zip(norms, gradients, strict=True)):
+        wide = _wide(G)
+        if isinstance(norm, _Matrices) and (matrices := norm.matrices(wide))[0].size <= SMALL:
+            groups.setdefault((matrices.shape[1:], wide.dtype), []).append((k, matrices))
+        else:
+            duals[k] = norm._dualize(wide, schedule)
+    for group in groups.values():
+        ends = list(itertools.accumulate(len(matrices) for _, matrices in group))
+        batch = orthogonalize(jnp.concatenate([matrices for _, matrices in group]), schedule)
+        for (k, _), matrices in zip(group, jnp.split(batch, ends[:-1]), strict=True):
+            duals[k] = norms[k].from_orthogonal(matrices, gradients[k])
+    return [dual.astype(G.dtype) for dual, G in zip(duals, gradients, strict=True)]
+
+
 def tare(norms: Sequence[N], total: float) -> list[N]:
     """Rescale masses to sum to ``total``.
 
@@ -317,8 +361,7 @@ def tare(norms: Sequence[N], total: float) -> list[N]:
     ------
     ValueError: total is negative or not finite, or all masses are 0 and total is not.
     """
-    if not 0 <= total < math.inf:
-        raise ValueError(f"mass must be at least 0 and finite, got {total}")
+    check_number("mass", total)
     mass = sum(norm.mass for norm in norms)
     if mass == 0 and total > 0:
         raise ValueError(f"masses are all 0 and cannot be rescaled to sum to {total}")
@@ -350,23 +393,36 @@ def infer_norms(
     Raises
     ------
     ValueError: a leaf that no rule knows, or whose axes do not fit; an expression of masses that no leaf has. The
-        message names the path.
-    TypeError: a leaf that is neither of a real floating dtype nor frozen.
+        message names the path. An expression that is none.
+    TypeError: a leaf that is neither of a real floating dtype nor frozen; rules or masses of other types.
     """
+    for rule in rules or ():
+        if not isinstance(rule, tuple) or len(rule) != 2 or not isinstance(rule[1], Norm):
+            raise TypeError(f"rules must hold pairs (regular expression, norm), got {rule!r}")
+    if not isinstance(masses or {}, Mapping):
+        raise TypeError(f"masses must map regular expressions to masses, got {masses!r}")
+    known = [(_expression("rules", pattern), norm) for pattern, norm in rules or ()]
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [path_name(path) for path, _ in leaves]
     norms = []
     for path, (_, leaf) in zip(paths, leaves, strict=True):
-        norm = next((norm for pattern, norm in rules or () if re.search(pattern, path)), None) or _by_name(path, leaf)
+        norm = next((norm for pattern, norm in known if pattern.search(path)), None) or _by_name(path, leaf)
         norm.check(leaf, path)
         norms.append(norm)
     for pattern, total in (masses or {}).items():
-        places = [k for k, path in enumerate(paths) if re.search(pattern, path)]
+        places = [k for k, path in enumerate(paths) if _expression("masses", pattern).search(path)]
         if not places:
             raise ValueError(f"masses: no leaf's path has {pattern!r}; there are {', '.join(paths)}")
         for place, norm in zip(places, tare([norms[k] for k in places], total), strict=True):
             norms[place] = norm
     return structure.unflatten(norms)
+
+
+def _expression(name: str, pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"{name}: {pattern!r} is not a regular expression: {error}") from None
 
 
 def path_name(path: tuple[Any, ...]) -> str:
@@ -376,11 +432,11 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 
 def _by_name(path: str, leaf: Any) -> Norm:
-    name, ndim = path.rsplit("/", 1)[-1], leaf.ndim
+    name, shape = path.rsplit("/", 1)[-1], tuple(getattr(leaf, "shape", ()))
     known = {("kernel", 2): Linear(), ("kernel", 4): Conv2D(), ("embedding", 2): Embed()}
-    if norm := known.get((name, ndim)) or {"bias": Bias(), "scale": Scale()}.get(name):
+    if norm := known.get((name, len(shape))) or {"bias": Bias(), "scale": Scale()}.get(name):
         return norm
-    raise ValueError(f"{path}, shape {tuple(leaf.shape)}, is not known; give a rule such as ({path!r}, Linear(...))")
+    raise ValueError(f"{path}, shape {shape}, is not known; give a rule such as ({path!r}, Linear(...))")
 
 
 def _wide(W: Array) -> Array:

@@ -8,8 +8,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
+
+from icml25.modular_duality.checks import check_integer, check_number
 
 __all__ = ["SCHEDULES", "Coefficients", "Schedule", "check_schedule", "orthogonalize"]
 
@@ -45,9 +48,10 @@ def check_schedule(schedule: Schedule, steps: int | None = None) -> Coefficients
     Raises
     ------
     ValueError: unknown name; no tuple, or one of even length or not finite; steps < 1.
+    TypeError: neither a name nor tuples of numbers; steps is no integer.
     """
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    if steps is not None:
+        check_integer("steps", steps)
     if isinstance(schedule, str):
         if schedule == "svd":
             return None
@@ -57,7 +61,12 @@ def check_schedule(schedule: Schedule, steps: int | None = None) -> Coefficients
             )
         coefficients = SCHEDULES[schedule]
     else:
-        coefficients = tuple(tuple(float(k) for k in step) for step in schedule)
+        try:
+            coefficients = tuple(tuple(float(k) for k in step) for step in schedule)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"schedule must be a name or tuples of numbers (a, b, c[, d, e ...]), got {schedule!r}"
+            ) from None
         if not coefficients or not all(len(step) % 2 for step in coefficients):
             raise ValueError(f"schedule must hold tuples (a, b, c[, d, e ...]) of odd length, got {schedule!r}")
         if not all(abs(k) < float("inf") for step in coefficients for k in step):
@@ -99,19 +108,22 @@ def orthogonalize(
 
     Raises
     ------
-    ValueError: M has fewer than two axes, or the schedule or steps are wrong.
-    TypeError: M is not of a real floating dtype.
+    ValueError: M has fewer than two axes or matrices without entries; the schedule, steps or eps are wrong.
+    TypeError: M is no array, M or dtype is not of a real floating type; the schedule, steps or eps are wrong.
 
     Notes
     -----
     Per step 4 m n r + 2 r^3 flop, r = min(m, n): the Gram matrix on the smaller side, its square, one product.
     """
     coefficients = check_schedule(schedule, steps)
-    if not jnp.issubdtype(M.dtype, jnp.floating):
-        raise TypeError(f"M must be of a real floating dtype, got {M.dtype}")
-    if M.ndim < 2:
-        raise ValueError(f"M must have at least two axes, got shape {M.shape}")
+    check_number("eps", eps)
+    if not isinstance(M, (jax.Array, np.ndarray)) or not jnp.issubdtype(M.dtype, jnp.floating):
+        raise TypeError(f"M must be an array of a real floating dtype, got {getattr(M, 'dtype', type(M).__name__)}")
+    if M.ndim < 2 or 0 in M.shape[-2:]:
+        raise ValueError(f"M must have at least two axes, the last two not empty, got shape {M.shape}")
     dtype = jnp.dtype(jnp.promote_types(M.dtype, jnp.float32) if dtype is None else dtype)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"dtype must be a real floating type, got {dtype}")
     if coefficients is None:
         return _polar(M, dtype)
     return _iterate(M, coefficients, dtype, float(eps))

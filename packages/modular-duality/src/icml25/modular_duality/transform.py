@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import jax
@@ -10,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PyTree
 
-from icml25.modular_duality.norms import Norm, path_name
+from icml25.modular_duality.checks import check_number
+from icml25.modular_duality.norms import Norm, dualize_together, path_name
 from icml25.modular_duality.orthogonalize import Schedule, check_schedule
 
 __all__ = ["modular_sgd", "scale_by_modular_dual"]
@@ -52,13 +52,12 @@ def scale_by_modular_dual(
     >>> optax.chain(optax.trace(0.9), scale_by_modular_dual(norms), optax.scale_by_learning_rate(0.1))
     """
     check_schedule(schedule)
-    if not 0 < target_norm < math.inf:
-        raise ValueError(f"target_norm must be above 0 and finite, got {target_norm}")
+    check_number("target_norm", target_norm, above=True)
     if scale not in (None, "dual_norm"):
         raise ValueError(f"scale must be None or 'dual_norm', got {scale!r}")
     specs, structure = jax.tree.flatten(norms)
     if wrong := [spec for spec in specs if not isinstance(spec, Norm)]:
-        raise ValueError(f"norms must hold norms, such as those of infer_norms; got {wrong[0]!r}")
+        raise TypeError(f"norms must hold norms, such as those of infer_norms; got {wrong[0]!r}")
     mass = sum(spec.mass for spec in specs)
     if mass == 0:
         raise ValueError("the masses of norms are all 0; at least one must be above")
@@ -79,10 +78,12 @@ def scale_by_modular_dual(
     def update(updates: PyTree, state: optax.OptState, params: PyTree = None) -> tuple[PyTree, optax.OptState]:
         del params
         gradients = flatten(updates)
-        duals = [
-            spec.dualize(g, schedule) if c else jnp.zeros_like(g)
-            for spec, g, c in zip(specs, gradients, coefficients, strict=True)
-        ]
+        moving = [k for k, c in enumerate(coefficients) if c]
+        duals = [jnp.zeros_like(g) for g in gradients]
+        for k, d in zip(
+            moving, dualize_together([specs[k] for k in moving], [gradients[k] for k in moving], schedule), strict=True
+        ):
+            duals[k] = d
         size = target_norm
         if scale == "dual_norm":
             triples = zip(coefficients, gradients, duals, strict=True)
@@ -109,19 +110,23 @@ def modular_sgd(
     norms, schedule : see :func:`scale_by_modular_dual`.
     momentum : decay of the sum of gradients, in [0, 1); its scale does not matter, as the map takes out sizes.
     nesterov : look one step ahead.
-    weight_decay : share of the weights that is taken off per unit of learning rate.
+    weight_decay : share of the weights that is taken off per unit of learning rate; not of those without mass.
 
     Raises
     ------
-    ValueError: momentum or weight_decay is out of range, or see :func:`scale_by_modular_dual`.
+    ValueError, TypeError: learning_rate, momentum or weight_decay is out of range; see :func:`scale_by_modular_dual`.
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay must be at least 0 and finite, got {weight_decay}")
+    check_number("momentum", momentum)
+    if momentum >= 1:
+        raise ValueError(f"momentum must be below 1, got {momentum}")
+    check_number("weight_decay", weight_decay)
+    if not callable(learning_rate) and not isinstance(learning_rate, jax.Array):
+        check_number("learning_rate", learning_rate)
+    dual = scale_by_modular_dual(norms, schedule)
+    moving = jax.tree.map(lambda spec: spec.mass > 0, norms)
     return optax.chain(
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
-        scale_by_modular_dual(norms, schedule),
-        optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity(),
+        dual,
+        optax.add_decayed_weights(weight_decay, moving) if weight_decay else optax.identity(),
         optax.scale_by_learning_rate(learning_rate),
     )

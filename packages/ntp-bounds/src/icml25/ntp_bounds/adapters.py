@@ -1,20 +1,21 @@
 """Sizes and norms read from models of torch and of transformers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from icml25.ntp_bounds.checks import check_integer
-from icml25.ntp_bounds.models import Decoder
+from icml25.ntp_bounds.models import Block, Decoder
 from icml25.ntp_bounds.spec import DecoderSpec, MatrixNorms
 
 EXACT, ITERATIONS, SAFETY = 2048, 50, 1.01
+ACTIVATIONS = ("torch.nn.modules.activation.SiLU", "transformers.activations.SiLUActivation")
 ROPE_ISOMETRIES = ("default", "linear", "dynamic", "llama3", "proportional")  # YaRN and LongRoPE scale, too
 
 
@@ -45,6 +46,7 @@ def decoder_spec(model: Any, seq_len: int | None, mask: Any) -> DecoderSpec:
             f"from_torch reads icml25.ntp_bounds.models.Decoder, got {type(model).__name__}; transformers' Llama and "
             "Mistral are read by from_hf"
         )
+    _check_modules(model, lambda kind: kind in (Decoder, Block))
     shell = model.shell
     if seq_len is not None and check_integer(seq_len, "seq_len") > shell.seq_len:
         raise ValueError(f"seq_len must be at most the model's {shell.seq_len}, got {seq_len}")
@@ -53,22 +55,35 @@ def decoder_spec(model: Any, seq_len: int | None, mask: Any) -> DecoderSpec:
     shell = replace(shell, seq_len=m, mask=own)
     if mask is not None and (replace(shell, mask=mask).mask_matrix != shell.mask_matrix).any():
         raise ValueError(f"mask {mask!r} is not the model's, {shell.mask!r}")
-    weights = {name: (_weight(model, path), None) for name, path in model.paths.items()}
+    weights: dict[str, tuple[Tensor, Tensor | None]] = {
+        name: (model.get_parameter(f"{path}.weight"), None) for name, path in model.paths.items()
+    }
     weights["positions"] = model.positions.weight[:m], None
     known = {f"{path}.weight" for path in model.paths.values()}
-    others = [name for name, _ in model.named_parameters() if name not in known]
-    others += [name for name, module in model.named_modules() if module._forward_hooks or module._forward_pre_hooks]
-    if others:
-        raise NotImplementedError(f"{others[0] or 'the model'} is no part of a Decoder; its effect isn't understood")
+    if others := [name for name, _ in model.named_parameters() if name not in known]:
+        raise NotImplementedError(f"{others[0]} is no part of a Decoder; its effect isn't understood")
     return _measured(shell, weights)
+
+
+def _check_modules(model: nn.Module, known: Callable[[type], bool]) -> None:
+    """Refuse modules of other classes, derived ones included, and hooks, which may do anything."""
+    for name, module in model.named_modules():
+        kind = type(module)
+        if not (kind in (nn.Linear, nn.Embedding, nn.ModuleList) or known(kind)) or getattr(module, "max_norm", None):
+            raise NotImplementedError(f"{name or 'the model'} is a {kind.__name__}; its effect isn't understood")
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        if any(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks):  # theirs only look
+            raise NotImplementedError(f"{name or 'the model'} has a forward hook; its effect isn't understood")
 
 
 def llama_spec(model: Any, seq_len: int) -> DecoderSpec:
     """``DecoderSpec.from_hf``."""
     config: Any = getattr(model, "config", None)
     kind = getattr(config, "model_type", type(model).__name__)
-    if kind not in ("llama", "mistral"):
-        raise NotImplementedError(f"from_hf reads Llama and Mistral, got {kind} ({type(model).__name__})")
+    if kind not in ("llama", "mistral") or getattr(model, "lm_head", None) is None:
+        raise NotImplementedError(
+            f"from_hf reads Llama and Mistral ...ForCausalLM, got {kind} ({type(model).__name__})"
+        )
     if config.hidden_act != "silu":
         raise NotImplementedError(f"model.layers.*.mlp.act_fn: activation {config.hidden_act!r}; silu is understood")
     rope = (config.rope_parameters or {}).get("rope_type", "default")
@@ -76,6 +91,8 @@ def llama_spec(model: Any, seq_len: int) -> DecoderSpec:
         raise NotImplementedError(f"model.rotary_emb: rope_type {rope!r} is not known to keep norms")
     if config.head_dim not in (None, config.hidden_size // config.num_attention_heads):
         raise NotImplementedError(f"model.layers.*.self_attn: head_dim {config.head_dim} is not dim / heads")
+    home = f"transformers.models.{kind}.modeling_{kind}"
+    _check_modules(model, lambda of: of.__module__ == home or f"{of.__module__}.{of.__name__}" in ACTIVATIONS)
     tensors = dict(model.named_parameters())
     layer = "model.layers.{}."
     # a norm's gain and the matrices behind it: (x gain) W^T = x (W gain)^T
@@ -142,10 +159,3 @@ def _measured(shell: DecoderSpec, weights: Mapping[str, tuple[Tensor, Tensor | N
     found = {name: matrix_norms(*weights[name]) for name in shell.shapes}
     notes = [f"op of {name} is {SAFETY} times a power iteration's" for name, (_, exact) in found.items() if not exact]
     return replace(shell, norms={name: norms for name, (norms, _) in found.items()}, notes=(*shell.notes, *notes))
-
-
-def _weight(model: Decoder, path: str) -> Tensor:
-    module: Any = model.get_submodule(path)
-    if type(module) not in (torch.nn.Linear, torch.nn.Embedding) or getattr(module, "max_norm", None) is not None:
-        raise NotImplementedError(f"{path} is a {type(module).__name__}; expected a plain Linear or Embedding")
-    return module.weight

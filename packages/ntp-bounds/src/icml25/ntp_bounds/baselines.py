@@ -26,8 +26,8 @@ def parameter_counting(spec: DecoderSpec, n_sequences: Any, delta: float | int =
 def norm_based(spec: DecoderSpec, n_sequences: Any, delta: float | int = 0.05) -> float:
     """Gap with the leading term of a norm-based cover in the manner of Edelman et al. (2022), unit constants.
 
-    ``log N(eps) = (sum_k (b_k rho_k)^(2/3))^3 log(N m Theta) / eps^2``: Maurey's sparsification of each matrix with
-    |W_k|_{2,1} <= b_k = sqrt(columns) |W_k|_F, rho_k of the token metric. The length m enters by its logarithm, the sizes
+    ``log N(eps) = (sum_k (sqrt(2) b_k rho_k)^(2/3))^3 log(N m Theta) / eps^2``: Maurey's sparsification of each matrix with
+    |W_k|_{2,1} <= b_k = sqrt(columns) |W_k|_F, rho_k of the token metric, sqrt(2) from logits to losses. The length m enters by its logarithm, the sizes
     of matrices by norms. A trend, not a bound.
 
     Parameters
@@ -38,7 +38,7 @@ def norm_based(spec: DecoderSpec, n_sequences: Any, delta: float | int = 0.05) -
     """
     n = check_integer(n_sequences, "n_sequences")
     rho = lipschitz(spec, metric="token").rho
-    reach = [math.sqrt(2 * spec.shapes[name][1]) * spec.norms[name].fro * rho[name] for name in spec.shapes]
+    reach = [math.sqrt(2 * spec.shapes[name][1]) * fro * rho[name] for name, (_, fro) in spec.norms.items() if fro > 0]
     size = float((np.array(reach) ** (2 / 3)).sum()) ** 3 * math.log(n * spec.seq_len * spec.n_params)
     return _gap(spec, lambda eps: size / eps**2, n, delta)
 

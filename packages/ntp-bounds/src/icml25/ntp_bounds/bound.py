@@ -102,7 +102,7 @@ def bound(
 
     Raises
     ------
-    ValueError: an impossible number, or "mixing too slow": no block length leaves delta' > 0 and n_eff > N.
+    ValueError: an impossible number, a beta that increases, or "mixing too slow": no block length leaves delta' > 0 and n_eff > N.
     """
     n, delta = check_integer(n_sequences, "n_sequences"), check_number(delta, "delta", 0, 1)
     n_eff, log_term, colours, blocks = _effective(spec, n, delta, dependence)
@@ -153,9 +153,9 @@ def bound(
 
 def sweep(
     spec: DecoderSpec,
-    n: Iterable[Any],
-    m: Iterable[int] | None = None,
-    dims: Iterable[int] | None = None,
+    n: Any,
+    m: Any = None,
+    dims: Any = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """The bound over a grid of N, m and d.
@@ -163,7 +163,7 @@ def sweep(
     Parameters
     ----------
     spec : the class; its other lengths and widths are those of ``DecoderSpec.resized``.
-    n, m, dims : values of N, m and d; None takes the class's own.
+    n, m, dims : lists of N, m and d; None takes the class's own.
     options : as for ``bound``.
 
     Returns
@@ -171,9 +171,16 @@ def sweep(
     Rows with dim, seq_len, n_params, n_sequences, gap, rademacher, n_eff, vacuous; N changes fastest.
     """
     rows = []
-    sizes = list(n)
-    for dim in dims if dims is not None else (spec.dim,):
-        for seq_len in m if m is not None else (spec.seq_len,):
+    sizes, lengths, widths = (
+        _grid(values, name)
+        for values, name in (
+            (n, "n"),
+            ((spec.seq_len,) if m is None else m, "m"),
+            ((spec.dim,) if dims is None else dims, "dims"),
+        )
+    )
+    for dim in widths:
+        for seq_len in lengths:
             other = spec.resized(dim, seq_len)
             for size in sizes:
                 report = bound(other, size, **options)
@@ -192,6 +199,13 @@ def sweep(
     return rows
 
 
+def _grid(values: Any, name: str) -> list[Any]:
+    """Values of a sweep."""
+    if not isinstance(values, Iterable) or isinstance(values, str) or not (values := list(values)):
+        raise ValueError(f"{name} must hold at least one number, got {values!r}")
+    return values
+
+
 def _effective(
     spec: DecoderSpec, n: int, delta: float, dependence: Any
 ) -> tuple[np.ndarray, np.ndarray, int, list[int | None]]:
@@ -204,7 +218,11 @@ def _effective(
     if isinstance(dependence, Mixing):
         c = _context(spec, dependence.window)
         lengths = range(c + 1, (m + 1) // 2)  # three blocks at least: else n_eff <= N
+        if not callable(dependence.beta):
+            raise TypeError(f"beta must be a function a -> beta(a), got {dependence.beta!r}")
         beta = np.array([check_number(dependence.beta(a - c), f"beta({a - c})", 0, closed=True) for a in lengths])
+        if (np.diff(beta) > 1e-12).any():
+            raise ValueError(f"beta must not increase, got {beta} for distances from 1 on")
         a = np.array(lengths, dtype=float)
         left = delta - n * (np.ceil(m / a) - 2) * beta
         if not (left > 0).any():

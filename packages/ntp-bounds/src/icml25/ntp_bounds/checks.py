@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 
+MOST = 10**150  # products of two are still floating point numbers
+
 
 def check_integer(value: Any, name: str, least: int = 1) -> int:
     """A whole number of at least ``least`` (1e9 counts as one), or an error that names it."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name} must be an integer, got {value!r}")
+    if isinstance(value, int) and abs(value) > MOST:
+        raise ValueError(f"{name} must be an integer of at most 1e150, got one of {value.bit_length()} bits")
     if not math.isfinite(value) or value != int(value) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return int(value)
@@ -54,3 +58,10 @@ def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """True or False, or an error that names it."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)

@@ -1,7 +1,12 @@
 """Train small decoders and measure the gap between test and train loss; search for a class's complexity from below."""
 
+import hashlib
+import json
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +22,7 @@ from icml25.ntp_bounds.sources import batches, prose, windows
 from icml25.ntp_bounds.spec import DecoderSpec
 
 IGNORED = -100
+EVERY = 100  # steps from one checkpoint to the next
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ def train(
     pad: int | None = None,
     seed: int = 0,
     callback: Callable[[int, float], Any] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> int:
     """AdamW without weight decay on the mean loss of a token, in place; the model is left in training mode.
 
@@ -90,25 +97,90 @@ def train(
     pad : token that is never a target.
     seed : of the order.
     callback : called with (step, loss of the batch) after each step; returning True stops.
+    checkpoint : file (npz) of weights, optimiser and step, written every 100 steps and at the end. If it is there, training
+        goes on from it, and ends as it would have without the stop (if the model has no randomness of its own).
 
     Returns
     -------
-    Steps taken.
+    Steps taken, with those before the checkpoint.
+
+    Raises
+    ------
+    ValueError: an impossible number, or a checkpoint that can't be read or is of other settings, data or model.
     """
+    steps, batch_size, seed = (
+        check_integer(value, name, least)
+        for name, value, least in (("steps", steps, 0), ("batch_size", batch_size, 1), ("seed", seed, 0))
+    )
+    if (
+        not isinstance(sequences, Tensor)
+        or sequences.dtype is not torch.int64
+        or sequences.ndim != 2
+        or not len(sequences)
+    ):
+        raise ValueError(f"sequences must be an int64 tensor (n, m + 1) with n >= 1, got {sequences!r}")
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=check_number(lr, "lr", 0), weight_decay=0.0)
-    order = batches(len(sequences), check_integer(batch_size, "batch_size"), np.random.default_rng([seed, 2]))
+    order = batches(len(sequences), batch_size, np.random.default_rng([seed, 2]))
+    settings = {"model": repr(model), "batch_size": batch_size, "lr": float(lr), "pad": pad, "seed": seed}
+    start = 0
+    if checkpoint is not None:
+        settings["sequences"] = hashlib.sha256(sequences.cpu().numpy().tobytes()).hexdigest()
+        start = _restore(checkpoint, model, optimizer, settings, steps)
     model.train()
-    for step, rows in zip(range(check_integer(steps, "steps", 0)), order, strict=False):
+    for step, rows in zip(range(start, steps), islice(order, start, None), strict=False):
         batch = sequences[torch.from_numpy(rows)].to(device)
         counted = batch[:, 1:].numel() if pad is None else (batch[:, 1:] != pad).sum()
         loss = token_losses(model, batch, pad).sum() / counted
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if callback is not None and callback(step, loss.item()):
+        stop = callback is not None and callback(step, loss.item())
+        if checkpoint is not None and (stop or step + 1 == steps or (step + 1) % EVERY == 0):
+            _store(checkpoint, model, optimizer, settings, step + 1)
+        if stop:
             return step + 1
     return steps
+
+
+def _store(file: str | Path, model: Any, optimizer: Any, settings: Mapping[str, Any], step: int) -> None:
+    """Write a checkpoint; an earlier one stays until this one is whole."""
+    arrays = {f"model.{name}": value for name, value in model.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        arrays |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    # numpy has no bfloat16, and float32 holds all of its values
+    found = {name: (x.float() if x.dtype is torch.bfloat16 else x).cpu().numpy() for name, x in arrays.items()}
+    partial = Path(f"{file}.partial")
+    with partial.open("wb") as handle:
+        np.savez(handle, settings=json.dumps(dict(settings) | {"step": step}), **found)
+    partial.replace(file)
+
+
+def _restore(file: str | Path, model: Any, optimizer: Any, settings: Mapping[str, Any], steps: int) -> int:
+    """Load a checkpoint if there is one; steps that were taken."""
+    if not Path(file).exists():
+        return 0
+    try:
+        with Path(file).open("rb") as handle, np.load(handle, allow_pickle=False) as content:
+            arrays = {name: torch.from_numpy(content[name]) for name in content.files if name != "settings"}
+            found = json.loads(str(content["settings"]))
+        step = found.pop("step")
+    except (OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"checkpoint {file} can't be read: {error}") from error
+    if other := [name for name, value in settings.items() if found.get(name) != value]:
+        raise ValueError(
+            f"checkpoint {file} is of another run: {other[0]} was {found.get(other[0])}, not {settings[other[0]]}"
+        )
+    if step > steps:
+        raise ValueError(f"checkpoint {file} is of {step} steps, more than steps={steps}")
+    model.load_state_dict({name.removeprefix("model."): x for name, x in arrays.items() if name.startswith("model.")})
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in arrays.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return step
 
 
 def measure_gap(
@@ -131,6 +203,7 @@ def measure_gap(
     seed: int = 0,
     device: Any = None,
     callback: Callable[[int, float], Any] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> GapRecord:
     """Train a decoder on N sequences and compare its loss on them with that on others of the same source.
 
@@ -149,7 +222,7 @@ def measure_gap(
     norm, pre_norm : of the decoder; by default the block that is used in practice.
     seed : of windows, weights and order.
     device : of torch; None is the CPU.
-    callback : as for ``train``.
+    callback, checkpoint : as for ``train``.
 
     Raises
     ------
@@ -157,12 +230,18 @@ def measure_gap(
     """
     for name, value in (("n_sequences", n_sequences), ("seq_len", seq_len), ("n_test", n_test), ("dim", dim)):
         check_integer(value, name)
+    check_integer(seed, "seed", 0)
     source = "given"
     if data is None:
         corpus = prose()
         data, vocab, source = (corpus.train, corpus.test), corpus.vocab, corpus.source
     if vocab is None:
         raise ValueError("vocab must be given with data")
+    if not isinstance(data, (tuple, list)) or len(data) != 2:
+        raise ValueError(f"data must be a pair (train, test), got {data!r}")
+    vocab = check_integer(vocab, "vocab", 2)
+    if pad is not None and check_integer(pad, "pad", 0) >= vocab:
+        raise ValueError(f"pad must be below vocab={vocab}, got {pad}")
     train_set, test_set = (
         check_sequences(_take(part, count, seq_len + 1, name, np.random.default_rng([seed, stream])), vocab, name, pad)
         for stream, (part, count, name) in enumerate(zip(data, (n_sequences, n_test), ("train", "test"), strict=True))
@@ -178,8 +257,11 @@ def measure_gap(
         pre_norm=pre_norm,
         seed=seed,
     ).to(device)
-    taken = train(model, train_set, steps=steps, batch_size=batch_size, lr=lr, pad=pad, seed=seed, callback=callback)
+    options = {"steps": steps, "batch_size": batch_size, "lr": lr, "pad": pad, "seed": seed}
+    taken = train(model, train_set, **options, callback=callback, checkpoint=checkpoint)
     losses = mean_loss(model, train_set, pad), mean_loss(model, test_set, pad)
+    if not np.isfinite(losses).all():
+        raise ValueError(f"training diverged with lr={lr}: losses are {losses}")
     n_params = sum(parameter.numel() for parameter in model.parameters())
     tokens = taken * min(batch_size, n_sequences) * seq_len
     return GapRecord(*losses, losses[1] - losses[0], n_params, tokens, source)
@@ -215,26 +297,47 @@ def rademacher_lower(
     value, se : mean over signs of the best that was found, and its standard error over signs.
     """
     spec = DecoderSpec.from_torch(model) if spec is None else spec
+    if not isinstance(spec, DecoderSpec):
+        raise TypeError(f"spec must be a DecoderSpec, got {spec!r}")
     sequences = check_sequences(tokens, model.shell.vocab, "tokens")
     if sequences.shape[1] - 1 > model.shell.seq_len or spec.shapes != model.shell.shapes:
         raise ValueError(f"tokens and spec must be of the model's sizes, {model.shell.shapes}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_integer(seed, "seed", 0))
     signs = torch.tensor(rng.choice([-1.0, 1.0], (check_integer(n_signs, "n_signs", 2), len(sequences))))
     best = []
     for row in signs.float():
         found = []
         for restart in range(check_integer(restarts, "restarts")):
             start = None if restart == 0 else int(rng.integers(2**31))
-            found.append(_ascend(model, sequences, row, spec, start, steps, lr))
+            found.append(ascend(model, sequences, row / len(row), spec, start=start, steps=steps, lr=lr))
         best.append(max(found))
     return Estimate(float(np.mean(best)), float(np.std(best, ddof=1) / np.sqrt(len(best))))
 
 
-def _ascend(
-    model: Decoder, sequences: Tensor, signs: Tensor, spec: DecoderSpec, start: int | None, steps: int, lr: float | int
+def ascend(
+    model: Decoder,
+    sequences: Tensor,
+    weights: Float[Tensor, " n"],
+    spec: DecoderSpec,
+    *,
+    start: int | None = None,
+    steps: int = 30,
+    lr: float | int = 0.05,
 ) -> float:
-    """The largest correlation met on the way of one search, all of whose points lie in the class."""
-    shell = model.shell
+    """The largest sum_i weights_i loss_i met on the way of one search, all of whose points lie in the class.
+
+    Signs / n as weights give a Rademacher average, probabilities less frequencies the gap between risk and empirical risk.
+
+    Parameters
+    ----------
+    model : gives the sizes; its weights are left as they are.
+    sequences : (n, m + 1). The losses are means over their tokens.
+    weights : of the sequences; only their direction matters for the way that is taken.
+    spec : the norm balls.
+    start : None begins at the model's weights, else the seed of random ones.
+    steps, lr : of Adam, with a projection after each step.
+    """
+    shell, scale = model.shell, float(weights.abs().sum().clamp(min=1e-30))
     sizes = (shell.vocab, shell.dim, shell.heads, shell.ffn_dim, shell.n_layers, shell.seq_len)
     options = {name: getattr(shell, name) for name in ("mask", "b_x", "norm", "pre_norm", "rms_eps")}
     other = Decoder(*sizes, seed=start or 0, **options)
@@ -242,10 +345,11 @@ def _ascend(
         other.load_state_dict(model.state_dict())
     matrices = {name: other.get_parameter(f"{path}.weight") for name, path in other.paths.items()}
     _project(matrices, spec)
-    optimizer, best = torch.optim.Adam(other.parameters(), lr=lr, maximize=True), -np.inf
+    optimizer = torch.optim.Adam(other.parameters(), lr=check_number(lr, "lr", 0), maximize=True)
+    best = -np.inf
     for _ in range(check_integer(steps, "steps", 0) + 1):
-        correlation = (signs * token_losses(other, sequences).mean(1)).mean()
-        best = max(best, correlation.item())
+        correlation = (weights / scale * token_losses(other, sequences).mean(1)).sum()
+        best = max(best, scale * correlation.item())
         optimizer.zero_grad()
         correlation.backward()
         optimizer.step()

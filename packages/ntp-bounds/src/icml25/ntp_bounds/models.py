@@ -79,6 +79,11 @@ class Decoder(nn.Module):
         self.mask: Tensor
         self.register_buffer("mask", torch.tensor(self.shell.mask_matrix), persistent=False)
 
+    def extra_repr(self) -> str:
+        """Everything that the modules don't show."""
+        names = ("heads", "seq_len", "mask", "b_x", "norm", "pre_norm", "rms_eps")
+        return ", ".join(f"{name}={getattr(self.shell, name)!r}" for name in names)
+
     @property
     def paths(self) -> dict[str, str]:
         """Names of matrices, as in ``DecoderSpec`` -> names of modules."""
@@ -92,9 +97,11 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         """Logits of each next token; at most seq_len tokens, with a shorter mask for fewer."""
-        t = tokens.shape[1]
-        if not 1 <= t <= self.shell.seq_len:
-            raise ValueError(f"tokens must have 1 to {self.shell.seq_len} columns, got {t}")
+        t = tokens.shape[-1]
+        if tokens.ndim != 2 or not 1 <= t <= self.shell.seq_len:
+            raise ValueError(
+                f"tokens must be (b, t) with t from 1 to {self.shell.seq_len}, got shape {tuple(tokens.shape)}"
+            )
         allowed = self.mask[:t, :t]
         if isinstance(self.shell.mask, str) and self.shell.mask == "causal":
             mask = {"is_causal": True}

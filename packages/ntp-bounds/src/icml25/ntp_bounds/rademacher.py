@@ -98,8 +98,9 @@ def rademacher_finite(F: Any, n_signs: int | None = 10_000, seed: int = 0) -> Es
     seed : of the signs.
     """
     F = check_matrix(F, "F")
+    F, size = _scaled(F - F[0])  # what is common to all plays no part, and would drown the rest in single precision
     scores = [_both(signs @ F.T.astype(signs.dtype), axis=1) for signs in _signs(F.shape[1], n_signs, seed)]
-    return _estimate(np.concatenate(scores), F.shape[1], exact=n_signs is None)
+    return _estimate(scores, size / F.shape[1], exact=n_signs is None)
 
 
 def rademacher_linear(
@@ -122,13 +123,20 @@ def rademacher_linear(
     """
     Z, B = check_matrix(Z, "Z"), check_number(B, "B", 0, closed=True)
     n, v = len(Z), 1 if outputs is None else check_integer(outputs, "outputs")
-    factor = B if outputs is None else math.sqrt(2) * B
+    Z, size = _scaled(Z)
+    factor = size / n * (B if outputs is None else math.sqrt(2) * B)
     norms = [
-        factor * np.linalg.norm(signs.reshape(-1, v, n) @ Z.astype(signs.dtype), axis=(1, 2))
+        np.linalg.norm(signs.reshape(-1, v, n) @ Z.astype(signs.dtype), axis=(1, 2))
         for signs in _signs(n * v, n_signs, seed)
     ]
-    value, se = _estimate(np.concatenate(norms), n, exact=n_signs is None)
-    return LinearEstimate(value, se, float(factor * math.sqrt(v) * np.linalg.norm(Z) / n))
+    value, se = _estimate(norms, factor, exact=n_signs is None)
+    return LinearEstimate(value, se, float(factor * math.sqrt(v) * np.linalg.norm(Z)))
+
+
+def _scaled(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """The values over their largest size, and that size."""
+    size = float(np.abs(values).max()) or 1.0
+    return values / size, size
 
 
 def _both(scores: Float[np.ndarray, "s f"], axis: int) -> Float[np.ndarray, " s"]:
@@ -147,7 +155,7 @@ def _signs(n: int, n_signs: int | None, seed: int) -> Iterator[np.ndarray]:
         yield 1.0 - 2 * bits
         return
     pairs = -(-check_integer(n_signs, "n_signs", 2) // 2)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_integer(seed, "seed", 0))
     chunk = max(1, 2**25 // n)
     for start in range(0, pairs, chunk):
         rows = min(chunk, pairs - start)
@@ -158,7 +166,7 @@ def _signs(n: int, n_signs: int | None, seed: int) -> Iterator[np.ndarray]:
         yield signs
 
 
-def _estimate(values: np.ndarray, n: int, exact: bool) -> Estimate:
-    values = values.astype(float) / n
+def _estimate(chunks: list[np.ndarray], factor: float, exact: bool) -> Estimate:
+    values = np.concatenate(chunks).astype(float)
     se = 0.0 if exact or len(values) < 2 else float(values.std(ddof=1) / math.sqrt(len(values)))
-    return Estimate(float(values.mean()), se)
+    return Estimate(factor * float(values.mean()), factor * se)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from icml25.ntp_bounds.checks import check_integer, check_matrix
 
 ENUMERABLE = 2**20
+ROUNDING = 1e-12
 
 
 class MarkovChain:
@@ -56,10 +57,13 @@ class MarkovChain:
 
     def phi(self, a: int) -> float:
         """phi-mixing coefficient: the largest variation."""
-        return float(self.variation(a)[self.stationary > 0].max())
+        return float(self.variation(a)[self.stationary > ROUNDING].max())
 
     def sample(self, n: int, length: int, rng: np.random.Generator) -> Int[np.ndarray, "n length"]:
         """n independent sequences."""
+        n, length = check_integer(n, "n"), check_integer(length, "length")
+        if not isinstance(rng, np.random.Generator):
+            raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
         rows = np.vstack([self.transition, self.stationary]).cumsum(1)
         tokens = np.empty((n, length), dtype=np.int64)
         state = np.full(n, len(self.stationary))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool
 
-from icml25.ntp_bounds.checks import check_choice, check_integer, check_number
+from icml25.ntp_bounds.checks import check_choice, check_flag, check_integer, check_number
 
 
 class MatrixNorms(NamedTuple):
@@ -79,7 +79,7 @@ class DecoderSpec:
 
     def __post_init__(self) -> None:
         for name in ("vocab", "dim", "heads", "ffn_dim", "n_layers", "seq_len"):
-            object.__setattr__(self, name, check_integer(getattr(self, name), name))
+            object.__setattr__(self, name, check_integer(getattr(self, name), name, 2 if name == "vocab" else 1))
         if self.kv_heads is None:
             object.__setattr__(self, "kv_heads", self.heads)
         object.__setattr__(self, "kv_heads", check_integer(self.kv_heads, "kv_heads"))
@@ -89,6 +89,8 @@ class DecoderSpec:
             )
         for name in ("b_x", "gain", "rms_eps"):
             object.__setattr__(self, name, check_number(getattr(self, name), name, 0))
+        for name in ("pre_norm", "gated", "tied", "positions"):
+            object.__setattr__(self, name, check_flag(getattr(self, name), name))
         check_choice(self.norm, "norm", ("project", "rmsnorm"))
         object.__setattr__(self, "mask", _check_mask(self.mask, self.seq_len))
         object.__setattr__(self, "norms", self._check_norms(self.norms))
@@ -109,7 +111,7 @@ class DecoderSpec:
     ) -> "DecoderSpec":
         """The norms of Gaussian matrices, of standard deviation scale / sqrt(rows); ``options`` as for the class."""
         shell = cls(vocab, dim, heads, ffn_dim, n_layers, seq_len, norms=(1.0, 1.0), **options)
-        rng = np.random.default_rng(seed)
+        rng, scale = np.random.default_rng(check_integer(seed, "seed", 0)), check_number(scale, "scale", 0, closed=True)
         norms = {}
         for name, (rows, columns) in shell.shapes.items():
             singular = np.linalg.svd(rng.standard_normal((rows, columns)) * scale / math.sqrt(rows), compute_uv=False)
@@ -236,7 +238,8 @@ class DecoderSpec:
 
         Spectral norms stay, Frobenius norms grow with the square root of the matrix's smaller side.
         """
-        dim, seq_len = dim or self.dim, seq_len or self.seq_len
+        dim = self.dim if dim is None else check_integer(dim, "dim")
+        seq_len = self.seq_len if seq_len is None else check_integer(seq_len, "seq_len")
         if isinstance(self.mask, np.ndarray) and seq_len != self.seq_len:
             raise ValueError(f"a mask given as a matrix fixes seq_len={self.seq_len}, so it can't become {seq_len}")
         sizes = {"dim": dim, "ffn_dim": max(1, round(self.ffn_dim * dim / self.dim)), "seq_len": seq_len}
@@ -256,12 +259,21 @@ class DecoderSpec:
 
     @classmethod
     def load(cls, path: str | Path) -> "DecoderSpec":
-        """Read what ``save`` wrote."""
-        content = json.loads(Path(path).read_text())
-        if isinstance(content["mask"], list):
-            window = content["mask"][0] == "window"
-            content["mask"] = tuple(content["mask"]) if window else np.array(content["mask"])
-        return cls(**content | {"notes": tuple(content["notes"])})
+        """Read what ``save`` wrote.
+
+        Raises
+        ------
+        ValueError: the file is cut off or holds something else; the message names it.
+        """
+        text = Path(path).read_bytes()
+        try:
+            content = json.loads(text)
+            if isinstance(content["mask"], list):
+                window = content["mask"][0] == "window"
+                content["mask"] = tuple(content["mask"]) if window else np.array(content["mask"])
+            return cls(**content | {"notes": tuple(content["notes"])})
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(f"{path} is no DecoderSpec that save wrote: {type(error).__name__}: {error}") from error
 
     def _check_norms(self, norms: Any) -> dict[str, MatrixNorms]:
         shapes = self.shapes

@@ -1,15 +1,18 @@
 """What theories say of trained two-layer networks, against the exact posterior and against Langevin sampling.
 
 `scales` draws a linear network's task twice, at one size and at the double. A solver returns at each chi its mean outputs,
-the overlap y^T H y/P^2 of its hidden kernel with the targets and the variance of its outputs along them.
+the overlap y^T H y/P^2 of its hidden kernel with the targets and the variance of its outputs along them. `pairs` asks the
+same of two classes of images, at one size.
 """
 
+import hashlib
 from dataclasses import asdict
 
 import jax
 import numpy as np
 
 from icml25.feature_scales import TwoLayer, ising_task, solve
+from icml25.shared.datasets import DataError, data_folder, load
 from icml25.shared.problems import ProblemObjective
 
 SIZES = {  # width, features, training points, test points
@@ -19,6 +22,9 @@ SIZES = {  # width, features, training points, test points
 }
 STEPS = {"smoke": (40, 400), "quick": (20, 6000), "paper": (100, 100000)}  # chains, Langevin steps
 SWEEPS = {"smoke": (60, 3), "quick": (2000, 50), "paper": (2000, 50)}  # training points, values of chi
+PARTS = (("", 1), ("_double", 2))  # suffix of the arrays, and how much larger
+NETWORK = {"g_w": 0.5, "g_v": 0.5, "noise": 1.0}
+MNIST = "3ba302235efdc3e7e4e84db9ce6a6d6cbc9dd1162d4e79dd0b6a606afc745423"  # sha256
 
 
 def chis_of(width):
@@ -44,8 +50,8 @@ class Scales:
     def draw(settings, *, seed, budget):
         """Ising tasks at one size and the double, with the network's settings."""
         width, features, train, test = SIZES[budget]
-        public, truth = {"g_w": 0.5, "g_v": 0.5, "noise": 1.0, "width": width}, {}
-        for name, times in (("", 1), ("_double", 2)):
+        public, truth = {**NETWORK, "width": width}, {}
+        for name, times in PARTS:
             key = jax.random.fold_in(jax.random.key(seed), times)
             X, y = ising_task(key, times * (train + test), times * features, settings["dp"])
             public |= {
@@ -60,7 +66,9 @@ class Scales:
     def evaluate(public, truth, result):
         """Errors relative to the exact posterior."""
         row = {}
-        for name, times in (("", 1), ("_double", 2)):
+        for name, times in PARTS:
+            if f"X{name}" not in public:
+                continue
             X, y, X_test, y_test = (
                 public[f"X{name}"],
                 public[f"y{name}"],
@@ -106,11 +114,43 @@ class Scales:
     def example(public):
         """Ones."""
         out = {}
-        for name in ("", "_double"):
+        for name, _ in PARTS:
+            if f"X{name}" not in public:
+                continue
             for quantity, count in (("train", len(public[f"X{name}"])), ("test", len(public[f"X_test{name}"]))):
                 out[f"{quantity}{name}"] = np.ones((5, count))
             out |= {f"overlap{name}": np.ones(5), f"variance{name}": np.ones(5)}
         return out
+
+
+def images_of(source):
+    """Two classes of images, flat, with targets 1 and -1: scikit-learn's digits 0 and 1, or MNIST's 0 and 3."""
+    if source == "digits":
+        digits, other = load("digits"), 1
+        X, labels = digits.X, digits.y
+    else:
+        path, other = data_folder() / "mnist" / "mnist_t10k.npz", 3
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != MNIST:
+            raise DataError(f"{path} is absent or damaged: expected sha256 {MNIST}; see ICML25_DATA")
+        with np.load(path) as file:
+            X, labels = file["x"].reshape(-1, 784).astype(float), file["y"]
+    chosen = np.isin(labels, (0, other))
+    return X[chosen], np.where(labels[chosen] == 0, 1.0, -1.0)
+
+
+class Pairs(Scales):
+    """Linear networks on two classes of images."""
+
+    @staticmethod
+    def draw(settings, *, seed, budget):
+        """Images without the mean image of the training set, scaled to unit variance."""
+        width, _, train, test = SIZES[budget]
+        X, y = images_of(settings["source"])
+        chosen = np.random.default_rng(seed).permutation(len(y))[: train + test]
+        X, y = X[chosen] - X[chosen[:train]].mean(0), y[chosen]
+        X /= X[:train].std()
+        public = {**NETWORK, "width": width, "X": X[:train], "y": y[:train], "X_test": X[train:]}
+        return public, {"y_test": y[train:]}
 
 
 class Nonlinear:
@@ -152,7 +192,7 @@ class Speed:
     def draw(settings, *, seed, budget):
         """Sizes; the solver draws the arrays, which are not the point."""
         points, chis = SWEEPS[budget]
-        return {"points": points, "chis": chis, "langevin_steps": 50 if budget == "smoke" else 400}, {}
+        return {"points": points, "chis": chis, "langevin_steps": 50 if budget == "smoke" else 120}, {}
 
     @staticmethod
     def evaluate(public, truth, result):
@@ -173,4 +213,4 @@ class Objective(ProblemObjective):
 
     name = "Feature learning"
     url = "https://arxiv.org/abs/2502.03210"
-    problems = {"scales": Scales, "nonlinear": Nonlinear, "speed": Speed}  # noqa: RUF012
+    problems = {"scales": Scales, "pairs": Pairs, "nonlinear": Nonlinear, "speed": Speed}  # noqa: RUF012

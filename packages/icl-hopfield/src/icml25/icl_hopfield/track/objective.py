@@ -48,16 +48,20 @@ class Identities:
         """Largest deviation from the formulas written out in float64, and how often an example does not deepen the well."""
         memories, keys, q, beta = (public[name] for name in ("memories", "keys", "q", "beta"))
         sets, n, d = keys.shape
-        logits = beta * np.einsum("snd,sd->sn", np.concatenate([memories, keys], 1), q)
+        every = np.concatenate([memories, keys], 1)
+        weights = np.exp(beta * np.einsum("snd,sd->sn", every, q))[..., None]
         first = memories.shape[1]
-        lse = np.stack([np.log(np.exp(logits[:, : first + t]).sum(1)) for t in range(n + 1)], 1)
+        lse = np.stack([np.log(weights[:, : first + t].sum((1, 2))) for t in range(n + 1)], 1)
+        parts = {"base": slice(first), "context": slice(first, None), "union": slice(None)}
         path, share = check(result, "path", (sets, n + 1)), check(result, "share", (sets,))
-        base, context, union = (check(result, name, (sets, d)) for name in ("base", "context", "union"))
-        errors = (
+        found = {name: check(result, name, (sets, d)) for name in parts}
+        errors = [
             path - ((q**2).sum(1, keepdims=True) / 2 - lse / beta),
             share - (1 - np.exp(lse[:, 0] - lse[:, -1])),
-            union - (1 - share[:, None]) * base - share[:, None] * context,
-        )
+            found["union"] - (1 - share[:, None]) * found["base"] - share[:, None] * found["context"],
+        ]
+        for name, part in parts.items():
+            errors.append(found[name] - (weights * every)[:, part].sum(1) / weights[:, part].sum(1))
         ghosts = check(result, "ghosts", (sets,))
         return {
             "identity_error": float(max(abs(error).max() for error in errors)),
@@ -212,7 +216,7 @@ class Speed:
     @staticmethod
     def draw(settings, *, seed, budget):
         """A GPT-2 of two layers, width 32, on prompts of 12 examples and a query in 3 dimensions."""
-        repeats = {"smoke": 1, "quick": 9, "paper": 30}[budget]
+        repeats = {"smoke": 1, "quick": 5, "paper": 30}[budget]
         return {"dim": 3, "examples": 12, "repeats": repeats, "steps": 100}, {}
 
     @staticmethod

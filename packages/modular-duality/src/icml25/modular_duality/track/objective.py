@@ -132,10 +132,12 @@ class Text:
 
     @staticmethod
     def draw(settings, *, seed, budget):
-        """Characters of Python's reference topics: the first nine tenths to train on, windows of the last tenth."""
+        """Characters of a corpus: the first nine tenths to train on, windows of the last tenth; all from the former to tune."""
         text = load(settings["corpus"]).text
         symbols = sorted(set(text))
         codes = np.array([{c: k for k, c in enumerate(symbols)}[c] for c in text], dtype=np.int32)
+        if settings.get("tuning"):
+            codes = codes[: len(codes) * 9 // 10]
         cut = len(codes) * 9 // 10
         windows = {"smoke": 2, "quick": 64, "paper": 512}[budget]
         starts = np.linspace(cut, len(codes) - 65, windows).astype(int)
@@ -178,7 +180,9 @@ class Dualizers:
         error = lambda m: float(np.abs(np.linalg.svd(m, compute_uv=False) - 1).max())  # noqa: E731
         out = {"sigma_error": error(result["reachable"]), "sigma_error_condition_300": error(result["conditioned"])}
         for name in SHAPES:
-            out[f"svd_ratio_{name}"] = float(np.median(result[f"svd_{name}"] / result[f"dual_{name}"]))
+            out[f"svd_ratio_{name}"] = float(np.median(result[f"svd_{name}"]) / np.median(result[f"dual_{name}"]))
+        out["copies"] = float(result["copies_muon_1024"][0])
+        out["memory_ratio"] = float(result["copies_muon_1024"][0] / result["copies_optax_1024"][0])
         out["optax_ratio"] = float(np.median(result["muon_1024"] / result["optax_1024"]))
         out["torch_ratio"] = float(np.median(result["muon_bfloat16"] / result["torch_bfloat16"]))
         out["matmul_share"] = float(np.median(result["matmul_share"]))
@@ -189,6 +193,7 @@ class Dualizers:
         """Ones."""
         times = {f"{kind}_{name}": np.ones(1) for kind in ("svd", "dual") for name in SHAPES}
         peers = ("muon_1024", "optax_1024", "muon_bfloat16", "torch_bfloat16", "matmul_share")
+        peers += ("copies_muon_1024", "copies_optax_1024")
         more = {name: np.ones(1) for name in peers}
         return {"reachable": np.eye(3), "conditioned": np.eye(3), **times, **more}
 

@@ -14,6 +14,8 @@ def predict(arrays: dict[str, np.ndarray], params: dict[str, Any]) -> dict[str, 
 
     out: dict[str, list[Any]] = {}
     for name, times in (("", 1), ("_double", 2)):
+        if f"X{name}" not in arrays:
+            continue
         X, y, X_test = (arrays[f"{part}{name}"] for part in ("X", "y", "X_test"))
         for chi in np.geomspace(1, times * params["width"], 5):
             scale = params["g_w"] * params["g_v"] / (chi * X.shape[1])
@@ -39,7 +41,7 @@ class Solver(BaseSolver):
 
     def skip(self, problem, **_):
         """Only linear networks here."""
-        return problem != "scales", "only linear networks"
+        return problem not in ("scales", "pairs"), "only linear networks"
 
     def set_objective(self, problem, budget, seed, **public):
         """Note the problem."""

@@ -12,13 +12,13 @@ class PromptSolver(BaseSolver):
 
     sampling_strategy = "run_once"
     method = ""
-    every_seed = False  # whether claims compare with it
+    compared = ()  # problems where a claim compares with it
 
     def skip(self, problem, budget, seed=0, **_):
         """Once where no claim compares with it."""
         if problem not in ("regression", "probes"):
             return True, "only predicts"
-        if budget != "paper" and seed and not self.every_seed:
+        if budget != "paper" and seed and problem not in self.compared:
             return True, "one seed outside the paper budget"
         return False, None
 

@@ -8,4 +8,4 @@ class Solver(PromptSolver):
 
     name = "Bayes"
     method = "bayes"
-    every_seed = True
+    compared = ("probes",)

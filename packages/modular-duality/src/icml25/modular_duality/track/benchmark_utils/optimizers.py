@@ -81,23 +81,23 @@ def cross_entropy(logits, labels):
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
-def run(name, network, weights, batches, steps, *, momentum=0.9, measured=None):
-    """A compiled training run ``learning_rate -> (weights, values per step)``.
+def run(name, network, batches, steps, *, momentum=0.9, measured=None):
+    """A compiled training run ``learning_rate, weights, data -> (weights, values per step)``, the same for all seeds.
 
-    ``batches(step)`` gives inputs and labels; ``measured(weights, gradient, update)`` the values.
+    ``batches(data, step)`` gives inputs and labels; ``measured(data, weights, gradient, update)`` the values.
     """
     specs = network.norm_specs()
 
-    def train(learning_rate):
+    def train(learning_rate, weights, data):
         optimizer = make(name, linear_decay(learning_rate, steps), specs, momentum)
 
         def step(carry, count):
             weights, state = carry
-            x, labels = batches(count)
+            x, labels = batches(data, count)
             gradient = jax.grad(lambda w: cross_entropy(network(w, x), labels))(weights)
             update, state = optimizer.update(gradient, state, weights)
             weights = optax.apply_updates(weights, update)
-            return (weights, state), measured(weights, gradient, update) if measured else None
+            return (weights, state), measured(data, weights, gradient, update) if measured else None
 
         (end, _), values = jax.lax.scan(step, (weights, optimizer.init(weights)), jnp.arange(steps))
         return end, values

@@ -10,8 +10,7 @@ SEED = 1000
 SEARCHES = (  # problem, settings, metric, methods, part of the grid
     ("curve", {"width": 128}, "steps_to_0_1", ("modular-duality", "SGD", "Adam", "AdamW", "Muon"), slice(5)),
     ("erasure", {"batch": 128}, "final_loss", ("modular-duality", "spectral"), slice(5)),
-    ("text", {"corpus": "stdlib"}, "validation_loss", ("modular-duality",), slice(0, 3)),
-    ("text", {"corpus": "stdlib"}, "validation_loss", ("AdamW",), slice(1, 4)),
+    ("text", {"corpus": "stdlib", "tuning": True}, "validation_loss", ("modular-duality", "AdamW"), slice(5)),
 )
 
 

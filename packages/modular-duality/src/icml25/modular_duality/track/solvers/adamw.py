@@ -8,4 +8,4 @@ class Solver(OptimizerSolver):
 
     name = "AdamW"
     solved = ("text",)
-    once = ("curve",)
+    once = ()
