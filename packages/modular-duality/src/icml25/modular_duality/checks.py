@@ -14,7 +14,8 @@ def check_number(name: str, value: Any, *, least: float = 0.0, above: bool = Fal
     wanted = f"{name} must be {'above' if above else 'at least'} {least:g} and finite, got {value!r}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(wanted)
-    if not least <= value < math.inf or (above and value == least):
+    number = float(value)
+    if not least <= number < math.inf or (above and number == least):
         raise ValueError(wanted)
 
 

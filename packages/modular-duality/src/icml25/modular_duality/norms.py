@@ -339,18 +339,18 @@ SMALL = 2**16  # entries of a matrix from which on a device is busy with that on
 def dualize_together(norms: Sequence[Norm], gradients: Sequence[Array], schedule: Schedule) -> list[Array]:
     """Duality maps of several weights; small matrices of one shape go through the iteration as one batch."""
     duals: list[Any] = [None] * len(norms)
-    groups: dict[Any, list[tuple[int, Array]]] = {}
+    groups: dict[Any, list[tuple[int, _Matrices, Array]]] = {}
     for k, (norm, G) in enumerate(zip(norms, gradients, strict=True)):
         wide = _wide(G)
         if isinstance(norm, _Matrices) and (matrices := norm.matrices(wide))[0].size <= SMALL:
-            groups.setdefault((matrices.shape[1:], wide.dtype), []).append((k, matrices))
+            groups.setdefault((matrices.shape[1:], wide.dtype), []).append((k, norm, matrices))
         else:
             duals[k] = norm._dualize(wide, schedule)
     for group in groups.values():
-        ends = list(itertools.accumulate(len(matrices) for _, matrices in group))
-        batch = orthogonalize(jnp.concatenate([matrices for _, matrices in group]), schedule)
-        for (k, _), matrices in zip(group, jnp.split(batch, ends[:-1]), strict=True):
-            duals[k] = norms[k].from_orthogonal(matrices, gradients[k])
+        ends = list(itertools.accumulate(len(matrices) for *_, matrices in group))
+        batch = orthogonalize(jnp.concatenate([matrices for *_, matrices in group]), schedule)
+        for (k, norm, _), matrices in zip(group, jnp.split(batch, ends[:-1]), strict=True):
+            duals[k] = norm.from_orthogonal(matrices, gradients[k])
     return [dual.astype(G.dtype) for dual, G in zip(duals, gradients, strict=True)]
 
 
