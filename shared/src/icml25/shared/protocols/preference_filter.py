@@ -1,0 +1,1 @@
+"""A problem of the track ``preference``."""
