@@ -47,7 +47,9 @@ def test_transfer_by_hand():
     loss = np.array([[3, 0.01, 0.2, 1], [3, 0.02, 0.01, np.nan], [1, 0.03, 0.5, 0.001]])
     accuracy = np.linspace(0, 1, 12).reshape(3, 4)
     row = objective.Transfer.evaluate(public, {}, {"loss": loss, "accuracy": accuracy})
-    assert row == {"grid_steps": 2.0, "transferred_loss": 0.03, "accuracy": accuracy[0, 1]}
+    assert row == {"grid_steps": 2.0, "transfers": 0.0, "transferred_loss": 0.03, "accuracy": accuracy[0, 1]}
+    row = objective.Transfer.evaluate(public, {}, {"loss": loss[:2], "accuracy": accuracy[:2]})
+    assert (row["grid_steps"], row["transfers"]) == (1.0, 1.0)
 
 
 def test_curve_by_hand():

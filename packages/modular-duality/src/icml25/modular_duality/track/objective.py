@@ -56,11 +56,13 @@ class Transfer:
 
     @staticmethod
     def evaluate(public, truth, result):
-        """Grid steps between the best learning rates of the sizes, and the loss at that of the smallest one."""
+        """Grid steps between the best learning rates of the sizes, whether it is at most one, and the loss at the smallest's."""
         loss = np.nan_to_num(result["loss"], nan=np.inf)
         best = loss.argmin(1)
+        steps = best.max() - best.min()
         return {
-            "grid_steps": float(best.max() - best.min()),
+            "grid_steps": float(steps),
+            "transfers": float(steps <= 1),
             "transferred_loss": float(loss[:, best[0]].max()),
             "accuracy": float(result["accuracy"][:, best[0]].min()),
         }

@@ -22,7 +22,7 @@ GRIDS = {  # five learning rates each; the transfer of the learning rate is put 
 TUNED = {
     "digits": {"modular-duality": 0.3, "SGD": 0.1, "Adam": 0.03, "AdamW": 0.03, "Muon": 0.3},
     "erasure": {"modular-duality": 0.3, "spectral": 1.0},
-    "text": {"modular-duality": 0.1, "AdamW": 0.03},
+    "text": {"modular-duality": 0.1, "AdamW": 0.01},
 }
 
 
