@@ -100,6 +100,7 @@ def test_a_stopped_run_goes_on_where_it_was(toy: Toy, ending: signal.Signals) ->
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job's shell has it ignored
     )
     deadline = time.monotonic() + 60
     while toy.computed < 2 and time.monotonic() < deadline:

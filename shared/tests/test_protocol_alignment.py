@@ -1,5 +1,6 @@
 """The protocol of alignment: laws by brute force, closed forms, and results that cannot be."""
 
+from importlib.metadata import EntryPoint
 from itertools import product
 
 import numpy as np
@@ -23,8 +24,7 @@ def test_win_rate_by_enumeration() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), size=2)
     pairs = sum(p[i] * q[j] * (0.5 if i == j else i > j) for i in range(5) for j in range(5))
-    assert protocol.win_rate(p, q) == pytest.approx(pairs, abs=1e-12)
-    assert protocol.win_rate(q, q) == pytest.approx(0.5, abs=1e-12)
+    np.testing.assert_allclose(protocol.win_rate(np.stack([p, q]), np.stack([q, q])), [pairs, 0.5], atol=1e-12)
 
 
 def test_kl_and_its_scale() -> None:
@@ -70,14 +70,13 @@ def test_rewards_are_those_of_the_answers() -> None:
     np.testing.assert_allclose((terms @ fit)[~kept] - truth["reward"].ravel()[~kept], 4, atol=1e-8)
 
 
+def half(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    return scores.min(1) > np.median(scores.min(1))
+
+
 def test_filters_come_with_a_random_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entry:
-        name = "half"
-
-        def load(self):
-            return lambda scores, lengths: scores.min(1) > np.median(scores.min(1))
-
-    monkeypatch.setattr(protocol.importlib.metadata, "entry_points", lambda group: [Entry()])
+    entry = EntryPoint("half", f"{__name__}:half", "icml25.filters")
+    monkeypatch.setattr(protocol.importlib.metadata, "entry_points", lambda group: [entry])
     public, _ = protocol.draw(SETTINGS, seed=0, budget="smoke")
     assert public["keep_half"].sum() == public["keep_half_random"].sum() == 100
     assert (public["keep_half"] != public["keep_half_random"]).any()
