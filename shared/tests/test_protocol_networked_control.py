@@ -109,6 +109,19 @@ def test_metrics():
     assert got["reward"] == pytest.approx(0.2 * values[:, -1].mean())
 
 
+def test_bootstrap_interval():
+    public, truth = protocol.draw({**MDP, "n_problems": 6}, seed=0, budget="quick")
+    got = protocol.evaluate(public, truth, {"policies": tables(public)})
+    assert got["remaining_gap_low"] < got["remaining_gap_median"] < got["remaining_gap_high"]
+    same = protocol.evaluate(public, truth, protocol.example(public))
+    assert same["remaining_gap_low"] == pytest.approx(1) and same["remaining_gap_high"] == pytest.approx(1)
+
+
+def test_runs_of_a_grid():
+    assert protocol.draw(GRID, seed=0, budget="quick")[0]["runs"] == 2
+    assert protocol.draw({**GRID, "runs": 1}, seed=0, budget="quick")[0]["runs"] == 1
+
+
 def test_slope_of_a_known_rate(monkeypatch):
     public, truth = protocol.draw({**MDP, "n_problems": 1, "T": 3000, "checkpoints": 40}, seed=0, budget="quick")
     curve = truth["optimum"][0] - 5 / (public["steps"] + 10.0)

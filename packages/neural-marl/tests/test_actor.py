@@ -133,6 +133,11 @@ def test_weights_by_hand() -> None:
     assert got == [0.0, 2.0, 1.0]
 
 
+def test_the_td_error_needs_a_value() -> None:
+    with pytest.raises(ValueError, match="v_here is None"):
+        advantage_weights("td", *[jnp.ones((1, 2))] * 3, None, 0.5)
+
+
 def test_direction_by_differences() -> None:
     rng = np.random.default_rng(0)
     theta = rng.normal(size=(2, 3))

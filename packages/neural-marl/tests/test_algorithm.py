@@ -279,6 +279,31 @@ def test_seeds_in_one_run_are_runs(mdp, path) -> None:
         both.policy(jnp.int32(0), index=2)
 
 
+def test_seeds_over_devices(mdp, path, tmp_path) -> None:
+    spread = small(mdp, path, num_seeds=2, seed=7, devices=jax.devices()[:2])
+    together = small(mdp, path, num_seeds=2, seed=7)
+    for algo in (spread, together):
+        algo.train(3)
+    leaf = spread.critics["W1"]
+    assert leaf.sharding.device_set == set(jax.devices()[:2]) and leaf.addressable_shards[0].data.shape[0] == 1
+    assert_trees(spread.actors, together.actors)
+    spread.save(tmp_path / "run.safetensors")
+    again = small(mdp, path, num_seeds=2, seed=7, devices=jax.devices()[:2]).load(tmp_path / "run.safetensors")
+    assert again.critics["W1"].sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+
+
+def test_problems_of_one_shape_share_a_program(path) -> None:
+    """The environment's arrays are arguments: the second problem finds all its programs in the persistent cache."""
+    events: list[str] = []
+    jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
+    gaps = []
+    for seed in (11, 12):
+        events.clear()
+        gaps.append(small(NetworkedMDP.random(3, 4, 2, seed=seed, gamma=0.8), path).train(2)["gap"])
+    assert events.count("cache_hits") >= 3 and "cache_misses" not in events
+    assert not np.allclose(*gaps)
+
+
 def test_optimiser_ascends(mdp, path) -> None:
     plain = small(mdp, path, normalize=None, alpha=0.5)
     sgd = small(mdp, path, optimizer=optax.sgd(0.5))

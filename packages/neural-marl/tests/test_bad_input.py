@@ -1,5 +1,6 @@
 """What is refused, and how."""
 
+import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
@@ -50,9 +51,17 @@ def test_stationary_samples_need_a_table() -> None:
         NeuralDAC(GridSpread(2, 3, 2), nx.path_graph(2), sampling="stationary")
 
 
+@pytest.mark.parametrize(("num_seeds", "n_devices"), [(1, 1), (3, 2), (2, 0)])
+def test_runs_that_do_not_fill_the_devices(mdp, path, num_seeds: int, n_devices: int) -> None:
+    with pytest.raises(ValueError, match=f"num_seeds is {num_seeds} for {n_devices} devices; expected a multiple"):
+        small(mdp, path, num_seeds=num_seeds, devices=jax.devices()[:n_devices])
+
+
 def test_outer_steps(mdp, path) -> None:
     with pytest.raises(ValueError, match="T is 0"):
         small(mdp, path).train(0)
+    with pytest.raises(ValueError, match="log_every is 0"):
+        small(mdp, path).train(1, log_every=0)
 
 
 def test_critic_that_diverges(mdp, path) -> None:

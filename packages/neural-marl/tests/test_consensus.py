@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icml25.neural_marl import consensus_matrix, gossip, mixing_rate, validate_consensus
+from icml25.neural_marl.consensus import mix, mix_edges, mixer
 from icml25.neural_marl.theory import gossip_rounds
 
 RULES = ["metropolis", "max_degree", "lazy_metropolis", "random"]
@@ -77,6 +78,19 @@ def test_a_graph_that_changes() -> None:
     first, second = consensus_matrix(nx.path_graph(3)), consensus_matrix(nx.star_graph(2), "random")
     x = np.arange(3.0)
     np.testing.assert_allclose(gossip(x, np.stack([first, second]), 3), first @ second @ first @ x)
+
+
+def test_rounds_over_edges_are_the_power() -> None:
+    A = consensus_matrix(nx.cycle_graph(200), "random")
+    x = np.random.default_rng(0).normal(size=(200, 3, 2))
+    edges, power = mixer(A, 2), np.linalg.matrix_power(A, 2)
+    assert edges.func is mix_edges and mixer(A, 5).func is mix
+    tree = {"numpy": x, "jax": jnp.asarray(x, jnp.float32), "half": jnp.asarray(x, jnp.bfloat16)}
+    got = edges(tree)
+    np.testing.assert_allclose(got["numpy"], np.tensordot(power, x, 1), atol=1e-14)
+    np.testing.assert_allclose(jax.jit(edges)(tree["jax"]), np.tensordot(power, x, 1), atol=1e-6)
+    np.testing.assert_array_equal(gossip(x, A, 2), got["numpy"])
+    assert got["half"].dtype == jnp.bfloat16 and got["numpy"].dtype == np.float64
 
 
 def test_pytree_dtype_and_jit() -> None:

@@ -44,6 +44,10 @@ def test_plain_step(x0: float, kappa: float) -> None:
         assert x <= theory.plain_rate_bound(kappa, T, x0) * (1 + 1e-9)
 
 
+def test_radius_of_the_theorem() -> None:
+    assert theory.ball_radius(2**32, 2) == pytest.approx(2 / 64)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -54,6 +58,7 @@ def test_plain_step(x0: float, kappa: float) -> None:
         (lambda: theory.gossip_rounds(np.eye(2), 0.1), "sigma_2 = 1"),
         (lambda: theory.gossip_rounds(np.full((2, 2), 0.5), 1.5), "tol is 1.5"),
         (lambda: theory.plain_rate_bound(0.0, 3, 1.0), "kappa"),
+        (lambda: theory.ball_radius(0, 3), "width and depth are 0 and 3"),
     ],
 )
 def test_refused(call, message: str) -> None:

@@ -66,6 +66,17 @@ def test_every_kind(method, kind):
         assert out["events"] == 2 and out["last_accuracy"] > 0.2
 
 
+@pytest.mark.slow
+def test_plain_ppo_learns():
+    import jax
+
+    from icml25.p3o.bench import CARTPOLE, plain_ppo
+    from icml25.p3o.envs import CartPole
+
+    _, ended = plain_ppo(CartPole(), CARTPOLE | {"num_envs": 16, "n_epochs": 4}, 30, jax.random.key(1000))()
+    assert ended[0] > 5 * ended[-1]
+
+
 def test_curve_counts_every_episode():
     import pandas as pd
 
@@ -85,8 +96,12 @@ def test_other_problems_are_skipped():
     for solver.method in METHODS:
         assert solver.skip(problem="networked", budget="quick", seed=0)[0]
     solver.method = "PPO+CBP"
-    assert solver.skip(problem="continual", budget="quick", seed=0, kind="changing")[0]
-    assert not solver.skip(problem="continual", budget="paper", seed=0, kind="changing")[0]
+    assert not solver.skip(problem="continual", budget="quick", seed=0, kind="changing")[0]
+    assert solver.skip(problem="continual", budget="quick", seed=1, kind="changing")[0]
+    assert not solver.skip(problem="continual", budget="paper", seed=1, kind="changing")[0]
+    for budget, replicates in (("quick", 1), ("paper", 2)):
+        solver.set_objective(problem="continual", budget=budget, kind="changing", replicates=2)
+        assert solver.params["replicates"] == replicates
 
 
 def test_smoke(tmp_path: Path) -> None:

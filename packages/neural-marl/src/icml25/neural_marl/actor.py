@@ -45,7 +45,11 @@ def advantage_weights(
     """
     if kind == "q":
         return q_here
-    return r + gamma * q_next - (v_here if kind == "td" and v_here is not None else q_here)
+    if kind == "sarsa":
+        return r + gamma * q_next - q_here
+    if v_here is None:
+        raise ValueError("v_here is None; expected V(s) for the weight 'td'")
+    return r + gamma * q_next - v_here
 
 
 def direction(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,13 +27,12 @@ from icml25.neural_marl.actor import (
 )
 from icml25.neural_marl.consensus import (
     consensus_matrix,
-    gossip_matrix,
-    mix,
+    mixer,
     neighbours,
     validate_consensus,
 )
 from icml25.neural_marl.critic import td_phase
-from icml25.neural_marl.envs import NetworkedMDP
+from icml25.neural_marl.envs import NetworkedMDP, all_joint_actions, share_programs
 from icml25.neural_marl.networks import (
     Critic,
     LinearActor,
@@ -115,6 +114,7 @@ class NeuralDAC:
     continue_chain : go on from the last state at the next outer step instead of from a draw of the initial distribution.
     exact_mean_limit : V(s) is the exact mean over joint actions up to this many, else Q at one fresh draw.
     num_seeds : independent runs with seeds seed, seed + 1, ..., vectorised; states then have a leading axis.
+    devices : JAX devices over which the runs are spread evenly (``jax.sharding``); None for the default one.
     seed : of initial parameters, samples and actions.
 
     Attributes
@@ -156,6 +156,7 @@ class NeuralDAC:
         continue_chain: bool = False,
         exact_mean_limit: int = 4096,
         num_seeds: int = 1,
+        devices: Sequence[Any] | None = None,
         seed: int = 0,
     ) -> None:
         self.env = env
@@ -206,13 +207,23 @@ class NeuralDAC:
         if sampling == "stationary" and not isinstance(env, NetworkedMDP):
             raise ValueError(f"sampling is 'stationary' on {type(env).__name__}; expected a NetworkedMDP")
         self.n_agents, self.n_actions = env.n_agents, tuple(env.n_actions)
-        self._power = gossip_matrix(self.A, gossip_rounds)
+        self._mix = mixer(self.A, gossip_rounds)
         self._build_networks()
         key = jax.vmap(jax.random.key)(seed + np.arange(num_seeds)) if num_seeds > 1 else jax.random.key(seed)
         initial = jax.vmap(self._initial_state) if num_seeds > 1 else self._initial_state
-        self.state: TrainState = jax.jit(initial)(key)
-        self._run = jax.jit(self._scan, static_argnums=1)
+        self._devices = None if devices is None else list(devices)
+        if self._devices is not None and (num_seeds == 1 or not self._devices or num_seeds % len(self._devices)):
+            raise ValueError(f"num_seeds is {num_seeds} for {len(self._devices)} devices; expected a multiple, above 1")
+        self.state: TrainState = self._place(jax.jit(initial)(key))
+        self._run = share_programs(self._scan)
         self._update_once = jax.jit(self._update)
+
+    def _place(self, state: TrainState) -> TrainState:
+        """Spread the runs over the devices."""
+        if self._devices is None:
+            return state
+        mesh = jax.sharding.Mesh(np.array(self._devices), ("seed",))
+        return jax.device_put(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("seed")))
 
     # --- networks and initial state
 
@@ -228,17 +239,18 @@ class NeuralDAC:
                 raise ValueError(f"{name} of the environment have norm {norm:g}; expected 1")
         self._x, self._f = jnp.zeros_like(x), jnp.zeros_like(f)
         scale, most = output_scale(self.param, self.width), max(self.n_actions)
-        shape = {"width": self.width, "depth": self.depth}
         if self.critic == "linear":
             self._critic: Any = LinearCritic()
         else:
-            self._critic = MLPCritic(**shape) if self.param == "standard" else Critic(**shape, scale=scale)
+            self._critic = (
+                MLPCritic(self.width, self.depth) if self.param == "standard" else Critic(self.width, self.depth, scale)
+            )
         if self.actor == "linear":
             self._actor: Any = LinearActor(most)
         elif self.param == "standard":
-            self._actor = MLPActor(**shape, n_actions=most)
+            self._actor = MLPActor(self.width, self.depth, most)
         else:
-            self._actor = NeuralActor(**shape, scale=scale, n_actions=most)
+            self._actor = NeuralActor(self.width, self.depth, scale, most)
 
     def _initial_state(self, key: Array) -> TrainState:
         k_critic, k_actors, k_chain, k_run = jax.random.split(key, 4)
@@ -382,10 +394,10 @@ class NeuralDAC:
             mixing=jnp.asarray(self.A) if self.consensus_every else None,
             mix_every=self.consensus_every,
         )
-        W = mix(self._power, mean)
+        W = self._mix(mean)
         samples = jax.tree.map(lambda leaf: leaf[K:], batch)
         weights = self._weights(q, W, state.actors, samples, x[K:], x_next[K:], key)
-        consensual = weights @ jnp.asarray(self._power.T, weights.dtype)
+        consensual = self._mix(weights.T).T
         f = jax.vmap(self.env.state_features)(samples.s)
 
         def log_policy(actors: Any) -> Float[Array, "N M"]:
@@ -438,7 +450,7 @@ class NeuralDAC:
 
     def _joint(self, pi: Float[Array, "N M a"]) -> tuple[Any, Float[Array, "M A"]]:
         """All joint actions (A, N), and their probabilities."""
-        actions = np.stack(np.unravel_index(np.arange(math.prod(self.n_actions)), self.n_actions), 1).astype(np.int32)
+        actions = all_joint_actions(self.n_actions)
         joint = jnp.stack([pi[i][:, actions[:, i]] for i in range(self.n_agents)])
         return jnp.asarray(actions), joint.prod(0)
 
@@ -548,9 +560,10 @@ class NeuralDAC:
         """
         import pandas as pd
 
-        if T < 1:
-            raise ValueError(f"T is {T}; expected at least 1")
-        every = log_every or max(1, T // 50)
+        every = max(1, T // 50) if log_every is None else log_every
+        for name, value in (("T", T), ("log_every", every)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
         optimum = self.env.optimal()[0] if self._exact_J else math.nan
         rows: list[dict[str, Any]] = []
 
@@ -741,7 +754,7 @@ class NeuralDAC:
             jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
             for leaf, array in zip(leaves, (arrays[name] for name in here), strict=True)
         ]
-        self.state = jax.tree.unflatten(structure, restored)
+        self.state = self._place(jax.tree.unflatten(structure, restored))
         return self
 
 
@@ -762,13 +775,12 @@ def _named_leaves(state: TrainState) -> dict[str, np.ndarray]:
 
 def _discount(gamma: float | None, env: Any) -> float:
     own = getattr(env, "gamma", None)
-    if gamma is None:
-        gamma = 0.99 if own is None else own
-    if own is not None and gamma != own:
-        raise ValueError(f"gamma is {gamma}, that of the environment {own}; expected the same")
-    if not 0 <= gamma < 1:
-        raise ValueError(f"gamma is {gamma}; expected a number in [0, 1)")
-    return float(gamma)
+    chosen = float((0.99 if own is None else own) if gamma is None else gamma)
+    if own is not None and chosen != own:
+        raise ValueError(f"gamma is {chosen}, that of the environment {own}; expected the same")
+    if not 0 <= chosen < 1:
+        raise ValueError(f"gamma is {chosen}; expected a number in [0, 1)")
+    return chosen
 
 
 def _team_matrix(graph: nx.Graph | np.ndarray, n_agents: int) -> np.ndarray:

@@ -6,11 +6,13 @@ An environment has ``n_agents``, ``n_actions`` (a tuple), ``gamma``, ``reset(key
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -44,6 +46,27 @@ class Environment(Protocol):
         ...
 
 
+def share_programs(f: Callable[..., Any]) -> Callable[..., Any]:
+    """``jax.jit`` of f(tree, *static) that takes the arrays f closes over (an environment's) as arguments, not as constants.
+
+    Environments of one shape then compile to one program, which JAX's persistent cache keeps for all of them.
+    """
+    programs: dict[tuple[Any, ...], Callable[[Any], Any]] = {}
+
+    def compiled(tree: Any, *static: Any) -> Callable[[Any], Any]:
+        closed, out = jax.make_jaxpr(lambda tree: f(tree, *static), return_shape=True)(tree)
+        constants, structure = jax.device_put(closed.consts), jax.tree.structure(out)
+        run = jax.jit(lambda constants, leaves: jax.core.eval_jaxpr(closed.jaxpr, constants, *leaves))
+        return lambda tree: jax.tree.unflatten(structure, run(constants, jax.tree.leaves(tree)))
+
+    def call(tree: Any, *static: Any) -> Any:
+        if static not in programs:
+            programs[static] = compiled(tree, *static)
+        return programs[static](tree)
+
+    return call
+
+
 def one_hot(index: Any, n: int) -> Array:
     """Rows of the identity."""
     return jax.nn.one_hot(index, n)
@@ -53,6 +76,11 @@ def _draw(key: Any, p: Float[Array, " S"]) -> Int[Array, ""]:
     """Index of probability p, by its cumulative distribution."""
     cdf = jnp.cumsum(p)
     return jnp.minimum((jax.random.uniform(key, dtype=p.dtype) * cdf[-1] >= cdf).sum(), len(p) - 1).astype(jnp.int32)
+
+
+def all_joint_actions(n_actions: tuple[int, ...]) -> Int[np.ndarray, "A N"]:
+    """Row-major: agent 0 slowest."""
+    return np.stack(np.unravel_index(np.arange(math.prod(n_actions)), n_actions), 1).astype(np.int32)
 
 
 class _Finite:
@@ -66,7 +94,7 @@ class _Finite:
     @property
     def n_joint_actions(self) -> int:
         """Size of the joint action space."""
-        return int(np.prod(self.n_actions, dtype=object))
+        return math.prod(self.n_actions)
 
     @property
     def has_exact(self) -> bool:
@@ -84,7 +112,7 @@ class _Finite:
     @cached_property
     def joint_actions(self) -> Int[np.ndarray, "A N"]:
         """All joint actions, row-major: agent 0 slowest."""
-        return np.stack(np.unravel_index(np.arange(self.n_joint_actions), self.n_actions), 1).astype(np.int32)
+        return all_joint_actions(self.n_actions)
 
     def joint_policy(self, tables: Float[Array, "N S a"]) -> Float[Array, "S A"]:
         """pi(a|s) = prod_i pi^i(a^i|s); tables of agents with fewer actions are padded."""
@@ -135,7 +163,7 @@ class _Finite:
 
     @cached_property
     def _exact64(self) -> Any:
-        return jax.jit(lambda tables: self.evaluate_joint(self.joint_policy(tables)))
+        return share_programs(lambda tables: self.evaluate_joint(self.joint_policy(tables)))
 
     def evaluate_joint(self, pi: Any) -> Any:
         """J, Q and visitation of a joint policy (S, A), in its dtype; jittable."""
@@ -273,8 +301,8 @@ def _check_gamma(gamma: float) -> None:
 class GridState(NamedTuple):
     """Cells of the agents (row-major, row 0 on top), and the step within the episode, which agents do not see."""
 
-    cells: Int[Array, "*batch N"]
-    t: Int[Array, "*batch"]
+    cells: Int[Array | np.ndarray, "*batch N"]
+    t: Int[Array | np.ndarray, "*batch"]
 
 
 class GridSpread(_Finite):
@@ -377,7 +405,7 @@ class GridSpread(_Finite):
         cells = self.states.cells
         shape = (self.width * self.height,) * self.n_agents
         moved = [self._move[cells[:, i, None], self.joint_actions[:, i]] for i in range(self.n_agents)]
-        after = np.ravel_multi_index(moved, shape).astype(np.int32)
+        after = np.asarray(np.ravel_multi_index(moved, shape), np.int32)
         team = -self._distance[cells].min(1).sum(1).astype(np.float64)
         return after, team[after]
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from icml25.neural_marl.consensus import mixing_rate
 
-__all__ = ["gossip_rounds", "plain_rate_bound", "rate_bound", "recursion", "step_size"]
+__all__ = ["ball_radius", "gossip_rounds", "plain_rate_bound", "rate_bound", "recursion", "step_size"]
 
 
 def step_size(a: float, t: int) -> float:
@@ -69,6 +69,13 @@ def gossip_rounds(A: np.ndarray, tol: float) -> int:
     if sigma < 1e-15:  # exact averaging, up to rounding
         return 1
     return math.ceil(math.log(tol) / math.log(sigma))
+
+
+def ball_radius(width: int, depth: int) -> float:
+    """B = m^(1/32) D^(-6), the order of the projection's radius in the theorem (its constant is not given)."""
+    if width < 1 or depth < 1:
+        raise ValueError(f"width and depth are {width} and {depth}; expected at least 1")
+    return width ** (1 / 32) * depth**-6
 
 
 def _check(L: float, a: float, T: int, e: float) -> None:

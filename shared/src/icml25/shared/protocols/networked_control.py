@@ -13,7 +13,7 @@ import numpy as np
 
 __all__ = ["adjacency", "draw", "evaluate", "example", "model", "optimum", "policy_value"]
 
-RUNS = {"smoke": 1, "quick": 2, "paper": 10}  # independent runs on one grid
+RUNS = {"smoke": 1, "quick": 2, "paper": 20}  # independent runs on one grid
 OFFSET, SLOPE_FROM = 10, 200  # the slope is that of log gap against log(t + OFFSET), t >= SLOPE_FROM
 
 
@@ -42,8 +42,8 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     Parameters
     ----------
     settings : kind "mdp" (n_agents, n_states, n_actions, n_problems, conflict) or "grid" (n_agents, width, height,
-        reset_every), and graph, gamma, T, checkpoints. With a conflict c, agent i's reward is the team's plus c times a term
-        of its own, the terms summing to 0.
+        reset_every, and runs, by default 1, 2 or 20 by the budget), and graph, gamma, T, checkpoints. With a conflict c,
+        agent i's reward is the team's plus c times a term of its own, the terms summing to 0.
 
     Returns
     -------
@@ -70,7 +70,8 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
         width, height = int(settings["width"]), int(settings["height"])
         cells = rng.choice(width * height, n, replace=False)
         public |= {"width": width, "height": height, "reset_every": int(settings["reset_every"])}
-        public |= {"landmarks": np.stack([cells % width, cells // width], 1), "n_actions": 5, "runs": RUNS[budget]}
+        public |= {"landmarks": np.stack([cells % width, cells // width], 1), "n_actions": 5}
+        public["runs"] = int(settings.get("runs", RUNS[budget]))
     else:
         raise ValueError(f"kind is {kind!r}; expected mdp or grid")
     shape = _shape(public)
@@ -168,7 +169,8 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
     Returns
     -------
     relative_gap, (J* - J) / (J* - J of the uniform policy) at the end, mean over runs; remaining_gap, the same with the
-    run's own first policy, and its median; gap_area, mean relative gap over outer steps; gap_slope, median over runs of the
+    run's own first policy, its median, and of five runs or more the median's 95% bootstrap interval, remaining_gap_low and
+    remaining_gap_high; gap_area, mean relative gap over outer steps; gap_slope, median over runs of the
     slope of log(J* - J) against log(t + 10) from t = 200 on (where there are checkpoints); reward, (1 - gamma) J at the end,
     beside optimal_reward. Of labels gap_<label>; spread_depth and spread_width, largest minus smallest over labels D* and
     m*, and their difference depth_over_width.
@@ -201,6 +203,10 @@ def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, An
         "reward": (1 - public["gamma"]) * values[:, -1].mean(),
         "optimal_reward": (1 - public["gamma"]) * optimal.mean(),
     }
+    if len(remaining) >= 5:
+        resampled = remaining[np.random.default_rng(0).integers(len(remaining), size=(2000, len(remaining)))]
+        low, high = np.quantile(np.median(resampled, axis=1), [0.025, 0.975])
+        columns |= {"remaining_gap_low": low, "remaining_gap_high": high}
     late = steps >= SLOPE_FROM
     if late.sum() >= 5:
         log_gap = np.log(np.maximum(gap[:, late], 1e-12))

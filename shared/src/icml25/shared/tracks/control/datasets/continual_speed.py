@@ -7,7 +7,7 @@ class Dataset(BaseDataset):
     """Environment steps per second; solvers time their loops in turns in one process, compiled before."""
 
     name = "continual_speed"
-    parameters = {"steps": [8192], "num_envs": [8], "repeats": [3]}  # noqa: RUF012
+    parameters = {"steps": [4096], "num_envs": [8], "repeats": [3]}  # noqa: RUF012
 
     def get_data(self):
         """Settings of the loops."""

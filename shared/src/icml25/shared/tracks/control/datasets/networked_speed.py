@@ -22,4 +22,5 @@ class Dataset(BaseDataset):
             "gamma": 0.99,
             "T": {"smoke": 50, "quick": 2000, "paper": 20_000},
             "checkpoints": 2,
+            "runs": 1,
         }
