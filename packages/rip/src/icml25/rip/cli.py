@@ -110,6 +110,8 @@ class _Writer:
         self.beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         self.schema = _schema(source) if self.kind == ".parquet" else None
 
+    stream: Any
+
     def __enter__(self) -> _Writer:
         if self.kind == ".parquet":
             self.stream = _parquet().ParquetWriter(self.beside, self.schema)

@@ -187,7 +187,9 @@ def self_rip(
         raise ValueError(f"{len(pool)} distinct prompts survive the first filter; {shots} are needed as shots")
     written, stats = _write(pool, write_fn, n_prompts, shots, np.random.default_rng(seed), dedup, clean, batch_size)
     frame = _sampled(written, sample_fn, reward_fn, n_responses, names)
-    second: Any = clone_filter(first).fit(frame) if refit else first
+    second: Any = clone_filter(first) if refit else first
+    if refit:
+        second.fit(frame)
     kept = second.transform(frame)
     stats |= {"n_pool": len(pool), "n_prompts": len(written), "n_kept": len(kept)}
     stats |= {"thresholds": dict(second.thresholds_), "first": first_report, "second": second.report_}

@@ -50,7 +50,7 @@ class StreamingRIP:
         frame = self._filter.metrics(batch, self.n_seen if first_row is None else first_row)
         self.n_seen += len(frame)
         for why in self._without:
-            self._without[why] += int((frame["reason"] == why).sum())
+            self._without[why] += int(np.count_nonzero(frame["reason"] == why))
         m = frame.loc[(frame["reason"] == "").to_numpy(), list(METRICS)].to_numpy(np.float64)
         if self.max_rows is None:
             self._parts.append(m)
@@ -81,7 +81,9 @@ class StreamingRIP:
             m = m[: self._paired]
         if not len(m):
             raise ValueError(f"none of the {self.n_seen} rows has a pair of responses with different rewards")
-        rip = RIPFilter(**self._filter.get_params() | {"thresholds": fit_thresholds(m.T, self._filter.quantile)})
+        params: dict[str, Any] = self._filter.get_params()
+        params["thresholds"] = fit_thresholds(m.T, self._filter.quantile)
+        rip = RIPFilter(**params)
         unpaired = [why for why, count in self._without.items() for _ in range(count)]
         frame = pd.DataFrame(m, columns=list(METRICS)).reindex(range(len(m) + len(unpaired)))
         return rip._fit(frame.assign(reason=[""] * len(m) + unpaired))

@@ -118,7 +118,8 @@ def scale_for_kl(log_ratio: np.ndarray, kl: float) -> float:
     high = 1e4
     if mean_kl(high * unit) < kl:
         return float("nan")
-    return float(brentq(lambda scale: mean_kl(scale * unit) - kl, 0, high)) / spread
+    root: Any = brentq(lambda scale: mean_kl(scale * unit) - kl, 0, high)
+    return float(root) / spread
 
 
 def evaluate(public: dict[str, Any], truth: dict[str, Any], result: dict[str, Any]) -> dict[str, float]:

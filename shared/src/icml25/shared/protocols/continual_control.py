@@ -43,14 +43,15 @@ def draw(settings: dict[str, Any], *, seed: int, budget: str) -> tuple[dict[str,
     if "factors" in public:
         public["factors"] = np.array([float(factor) for factor in public["factors"].split("+")])
     if public["kind"] == "digits":
-        from icml25.shared.datasets import load
+        from sklearn.datasets import load_digits
 
-        data, rng = load("digits"), np.random.default_rng(seed)
+        X, y = load_digits(return_X_y=True)
+        rng = np.random.default_rng(seed)
         tasks, batch = public["tasks"], public["batch"]
-        per_epoch = len(data.y) // batch
-        orders = [[rng.permutation(len(data.y)) for _ in range(public["epochs"])] for _ in range(tasks)]
+        per_epoch = len(y) // batch
+        orders = [[rng.permutation(len(y)) for _ in range(public["epochs"])] for _ in range(tasks)]
         rows = [np.concatenate([o[: per_epoch * batch].reshape(-1, batch) for o in order]) for order in orders]
-        public |= {"X": (data.X / 16 - 0.3).astype(np.float32), "y": data.y, "rows": np.array(rows)}
+        public |= {"X": (X / 16 - 0.3).astype(np.float32), "y": y, "rows": np.array(rows)}
         public["pixels"] = np.array([rng.permutation(64) for _ in range(tasks)])
     return public, {}
 
