@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Bool, Float
 from sklearn.exceptions import NotFittedError
 
@@ -66,13 +65,24 @@ class _ScoreFilter(PromptFilter):
         scores = self._scores(data, first_row)  # comparisons with NaN are false
         return scores >= self.threshold_ if self._side() == "large" else scores <= self.threshold_
 
-    def _metrics_and_texts(self, data: Any, first_row: int) -> tuple[pd.DataFrame, list[str], list[str]]:
-        rewards, responses, _ = self._read(data, first_row)
-        chosen, rejected, paired = best_worst(rewards)
-        return self.metrics(data, first_row), responses.take(chosen[paired]), responses.take(rejected[paired])
+
+class _PairFilter(_ScoreFilter):
+    """A score of the preference pair, read from columns of these names."""
+
+    def __init__(
+        self,
+        quantile: float | int = 0.5,
+        prompt_col: str = "prompt",
+        responses_col: str = "responses",
+        rewards_col: str = "rewards",
+    ) -> None:
+        self.quantile = quantile
+        self.prompt_col = prompt_col
+        self.responses_col = responses_col
+        self.rewards_col = rewards_col
 
 
-class JaccardFilter(_ScoreFilter):
+class JaccardFilter(_PairFilter):
     """Jaccard similarity |A n B| / |A u B| of the lower-cased word sets of chosen and rejected response.
 
     Parameters
@@ -90,11 +100,8 @@ class JaccardFilter(_ScoreFilter):
         responses_col: str = "responses",
         rewards_col: str = "rewards",
     ) -> None:
+        super().__init__(quantile, prompt_col, responses_col, rewards_col)
         self.keep = keep
-        self.quantile = quantile
-        self.prompt_col = prompt_col
-        self.responses_col = responses_col
-        self.rewards_col = rewards_col
 
     def _side(self) -> str:
         if self.keep not in ("similar", "dissimilar"):
@@ -102,31 +109,19 @@ class JaccardFilter(_ScoreFilter):
         return "large" if self.keep == "similar" else "small"
 
     def _scores(self, data: Any, first_row: int = 0) -> Float[np.ndarray, " P"]:
-        frame, chosen, rejected = self._metrics_and_texts(data, first_row)
-        out = np.full(len(frame), np.nan)
+        rewards, responses, bad = self._read(data, first_row)
+        chosen, rejected, paired = best_worst(rewards)
+        paired = paired & ~bad
         sets = [
             (set(re.findall(r"\w+", a.lower())), set(re.findall(r"\w+", b.lower())))
-            for a, b in zip(chosen, rejected, strict=True)
+            for a, b in zip(responses.take(chosen[paired]), responses.take(rejected[paired]), strict=True)
         ]
-        out[(frame["reason"] == "").to_numpy()] = [len(a & b) / max(len(a | b), 1) for a, b in sets]
+        out = np.full(len(paired), np.nan)
+        out[paired] = [len(a & b) / max(len(a | b), 1) for a, b in sets]
         return out
 
 
-class _MetricFilter(_ScoreFilter):
-    def __init__(
-        self,
-        quantile: float | int = 0.5,
-        prompt_col: str = "prompt",
-        responses_col: str = "responses",
-        rewards_col: str = "rewards",
-    ) -> None:
-        self.quantile = quantile
-        self.prompt_col = prompt_col
-        self.responses_col = responses_col
-        self.rewards_col = rewards_col
-
-
-class GapFilter(_ScoreFilter):
+class GapFilter(_PairFilter):
     """Reward gap r(y_w) - r(y_l).
 
     Parameters
@@ -144,11 +139,8 @@ class GapFilter(_ScoreFilter):
         responses_col: str = "responses",
         rewards_col: str = "rewards",
     ) -> None:
+        super().__init__(quantile, prompt_col, responses_col, rewards_col)
         self.keep = keep
-        self.quantile = quantile
-        self.prompt_col = prompt_col
-        self.responses_col = responses_col
-        self.rewards_col = rewards_col
 
     def _side(self) -> str:
         if self.keep not in ("small", "large"):
@@ -159,14 +151,14 @@ class GapFilter(_ScoreFilter):
         return self.metrics(data, first_row)["m_gap"].to_numpy(np.float64)
 
 
-class RejectedRewardFilter(_MetricFilter):
+class RejectedRewardFilter(_PairFilter):
     """Keep prompts whose rejected response has a high reward: the first rule of `RIPFilter` alone."""
 
     def _scores(self, data: Any, first_row: int = 0) -> Float[np.ndarray, " P"]:
         return self.metrics(data, first_row)["m_rejected_reward"].to_numpy(np.float64)
 
 
-class ChosenRewardFilter(_MetricFilter):
+class ChosenRewardFilter(_PairFilter):
     """Keep prompts whose chosen response has a high reward."""
 
     def _scores(self, data: Any, first_row: int = 0) -> Float[np.ndarray, " P"]:
